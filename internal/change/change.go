@@ -126,8 +126,11 @@ type Change struct {
 	UID    types.UID
 	RV     string // resourceVersion; for a deletion the version at which the object was gone
 	Raw    []byte // the object's JSON, with apiVersion and kind, as the API server sent it
-	Seen   time.Time
-	Gap    Gap
+	// Published says that Raw is taken from the stream: what is to be removed from an object was removed, and removing
+	// it again would change it.
+	Published bool
+	Seen      time.Time
+	Gap       Gap
 
 	// Done, if set, is called exactly once, when the change needs no more work: it was acknowledged by the broker or
 	// suppressed. It is called on a publisher goroutine and must not block.

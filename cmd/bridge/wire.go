@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/deltabridge/deltabridge/internal/bridge"
+	"github.com/deltabridge/deltabridge/internal/checkpoint"
+	"github.com/deltabridge/deltabridge/internal/config"
+	"github.com/deltabridge/deltabridge/internal/informer"
+	"github.com/deltabridge/deltabridge/internal/message"
+	"github.com/deltabridge/deltabridge/internal/publisher"
+	"github.com/deltabridge/deltabridge/internal/server"
+)
+
+// app is everything that runs, wired together.
+type app struct {
+	bridge *bridge.Bridge
+	server *server.Server
+}
+
+// wire makes the app of a configuration. It opens the HTTP address and nothing else. Its errors are faults of the
+// configuration.
+func wire(c *config.Config, log *slog.Logger) (*app, error) {
+	restConfig, err := kubeConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	key := []byte(c.SecretsKey.Reveal())
+	if len(key) == 0 {
+		key = make([]byte, 32)
+		_, _ = rand.Read(key) // never fails
+	}
+	scheme := message.Scheme{Prefix: c.SubjectPrefix, Cluster: c.Cluster}
+	encoder, err := message.NewEncoder(message.Options{
+		Scheme:     scheme,
+		Stream:     c.Stream,
+		Structured: c.Format == config.FormatStructured,
+		Strip:      stripPaths(c.Strip),
+		Secrets:    message.SecretsMode(c.Secrets),
+		SecretsKey: key,
+	})
+	if err != nil {
+		return nil, err
+	}
+	metrics := server.NewMetrics(version, commit, runtime.Version())
+	broker := &broker{
+		Conn:    publisher.NewConn(connOptions(c), log),
+		config:  c,
+		scheme:  scheme,
+		encoder: encoder,
+		metrics: metrics,
+		log:     log,
+		holder:  holder(),
+		clusterUID: func(ctx context.Context) string {
+			return informer.ClusterUID(ctx, restConfig)
+		},
+	}
+	b := bridge.New(bridge.Options{
+		Broker: broker,
+		NewSource: func(sink informer.Sink) (bridge.Source, error) {
+			return informer.NewManager(informer.Options{
+				Config:            restConfig,
+				Patterns:          patterns(c.Resources),
+				Namespaces:        c.Namespaces,
+				ExcludeNamespaces: c.ExcludeNamespaces,
+				Sink:              sink,
+				Metrics:           metrics,
+				Log:               log,
+			})
+		},
+		Metrics: metrics,
+		Grace:   c.ShutdownGrace,
+		Log:     log,
+	})
+	state := &state{bridge: b, config: c, stream: c.Stream}
+	states := make([]string, 0, len(informer.States))
+	for _, s := range informer.States {
+		states = append(states, string(s))
+	}
+	metrics.Expose(state, states)
+	srv, err := server.Listen(c.HTTPAddr, state, metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &app{bridge: b, server: srv}, nil
+}
+
+// kubeConfig reads how to reach the API server: the kubeconfig that is named, else the pod's own service account, else
+// the user's kubeconfig.
+func kubeConfig(c *config.Config) (*rest.Config, error) {
+	var restConfig *rest.Config
+	var err error
+	if c.Kubeconfig == "" && c.KubeContext == "" {
+		restConfig, err = rest.InClusterConfig()
+	}
+	if restConfig == nil && (err == nil || errors.Is(err, rest.ErrNotInCluster)) {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.WarnIfAllMissing = false
+		rules.ExplicitPath = ""
+		if c.Kubeconfig != "" {
+			rules.Precedence = strings.Split(string(c.Kubeconfig), string(os.PathListSeparator))
+		}
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: c.KubeContext}
+		restConfig, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+		if clientcmd.IsEmptyConfig(err) {
+			return nil, fmt.Errorf("KUBECONFIG=%q: no cluster is configured there, and this is not a pod; accepted: the path of a kubeconfig file", string(c.Kubeconfig))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("KUBECONFIG=%q, BRIDGE_KUBE_CONTEXT=%q: %w; accepted: a kubeconfig file that can be read, and a context in it", string(c.Kubeconfig), c.KubeContext, err)
+	}
+	restConfig.QPS, restConfig.Burst = c.KubeQPS, c.KubeBurst
+	restConfig.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.KubeQPS, c.KubeBurst) // one for all clients
+	restConfig.UserAgent = "deltabridge/" + version
+	return restConfig, nil
+}
+
+func connOptions(c *config.Config) publisher.ConnOptions {
+	return publisher.ConnOptions{
+		URLs:       c.NATSURL.Reveal(),
+		Name:       "deltabridge " + c.Cluster,
+		Creds:      string(c.NATSCreds),
+		NKey:       c.NATSNKey.Reveal(),
+		User:       c.NATSUser,
+		Password:   c.NATSPassword.Reveal(),
+		Token:      c.NATSToken.Reveal(),
+		CA:         string(c.NATSCA),
+		Cert:       string(c.NATSCert),
+		Key:        string(c.NATSKey),
+		Context:    c.NATSContext,
+		Domain:     c.NATSDomain,
+		MaxPending: c.MaxPending,
+	}
+}
+
+func patterns(in config.ResourcePatterns) []informer.Pattern {
+	out := make([]informer.Pattern, 0, len(in))
+	for _, p := range in {
+		out = append(out, informer.Pattern{Exclude: p.Exclude, Text: p.Text})
+	}
+	return out
+}
+
+func stripPaths(in config.StripPaths) []message.StripPath {
+	out := make([]message.StripPath, 0, len(in))
+	for _, p := range in {
+		out = append(out, message.StripPath(p.Steps))
+	}
+	return out
+}
+
+// holder names this process among all that may ever write.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "_" + rand.Text()
+}
+
+// broker joins the connection with what the configuration says of the stream.
+type broker struct {
+	*publisher.Conn
+	config     *config.Config
+	scheme     message.Scheme
+	encoder    *message.Encoder
+	metrics    *server.Metrics
+	log        *slog.Logger
+	holder     string
+	clusterUID func(context.Context) string
+}
+
+var _ bridge.Broker = (*broker)(nil)
+
+// EnsureStream makes sure that the stream exists and fits, as far as BRIDGE_STREAM_MODE allows.
+func (b *broker) EnsureStream(ctx context.Context) (publisher.StreamInfo, error) {
+	c := b.config
+	storage := jetstream.FileStorage
+	if c.StreamStorage == config.StorageMemory {
+		storage = jetstream.MemoryStorage
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return publisher.EnsureStream(ctx, b.Conn, publisher.StreamOptions{
+		Name:     c.Stream,
+		Mode:     publisher.StreamMode(c.StreamMode),
+		Subjects: []string{c.SubjectPrefix + ".>"},
+		Needs:    []string{b.scheme.WriterSubject(), b.scheme.All()},
+		Replicas: c.StreamReplicas,
+		Storage:  storage,
+		History:  c.StreamHistory,
+		MaxAge:   c.StreamMaxAge,
+		MaxBytes: int64(c.StreamMaxBytes),
+	})
+}
+
+// Resume takes the next epoch, and only then reads the ledger: what a former writer still appends afterwards is met by
+// compare-and-set.
+func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo) (bridge.Publisher, bridge.Resumed, error) {
+	clusterUID := b.clusterUID(ctx)
+	epoch, err := publisher.AppendWriterRecord(ctx, b.Conn, b.config.Stream, b.scheme.WriterSubject(),
+		func(epoch, expectedLastSeq uint64) (*message.Message, error) {
+			return b.encoder.EncodeWriter(message.WriterRecord{
+				Epoch: epoch, Holder: b.holder, ClusterUID: clusterUID, Time: time.Now(),
+			}, expectedLastSeq)
+		})
+	if err != nil {
+		return nil, bridge.Resumed{}, err
+	}
+	b.encoder.SetEpoch(epoch)
+	ledger := checkpoint.NewLedger()
+	subjects, foreign, err := publisher.ReadLedger(ctx, b.Conn, b.config.Stream, b.scheme, ledger)
+	if err != nil {
+		return nil, bridge.Resumed{}, err
+	}
+	p := publisher.New(publisher.Options{
+		Conn:            b.Conn,
+		Stream:          b.config.Stream,
+		MaxMsgSize:      info.MaxMsgSize,
+		Scheme:          b.scheme,
+		Encoder:         b.encoder,
+		Ledger:          ledger,
+		Epoch:           epoch,
+		MaxPending:      b.config.MaxPending,
+		MaxPendingBytes: int64(b.config.BufferBytes),
+		Metrics:         b.metrics,
+		Log:             b.log,
+	})
+	return p, bridge.Resumed{Epoch: epoch, Subjects: subjects, Foreign: foreign}, nil
+}
+
+// state is what the server shows.
+type state struct {
+	bridge *bridge.Bridge
+	config *config.Config
+	stream string
+}
+
+var (
+	_ server.State  = (*state)(nil)
+	_ server.Gauges = (*state)(nil)
+)
+
+// Ready returns the conditions for being ready.
+func (s *state) Ready() []server.Check { return checks(s.bridge.Ready()) }
+
+func checks(in []bridge.Check) []server.Check {
+	out := make([]server.Check, 0, len(in))
+	for _, c := range in {
+		out = append(out, server.Check(c))
+	}
+	return out
+}
+
+// Status returns what /statusz shows.
+func (s *state) Status() any {
+	status := s.bridge.Status()
+	return struct {
+		Version string `json:"version"`
+		Commit  string `json:"commit"`
+		Cluster string `json:"cluster"`
+		Stream  string `json:"stream"`
+		bridge.Status
+		Checks []server.Check   `json:"checks"`
+		Config []config.Setting `json:"config"`
+	}{version, commit, s.config.Cluster, s.stream, status, checks(status.Checks), s.config.Redacted()}
+}
+
+// Pending returns how many changes are accepted and not done, and the size of their objects.
+func (s *state) Pending() (messages, bytes int64) { return s.bridge.Pending() }
+
+// Connected reports whether there is a connection to NATS.
+func (s *state) Connected() bool { return s.bridge.Connected() }
+
+// Leader reports whether this process publishes.
+func (s *state) Leader() bool { return s.bridge.Leader() }
+
+// Resources returns the state of each selected resource.
+func (s *state) Resources() []server.ResourceGauge {
+	resources := s.bridge.Resources()
+	out := make([]server.ResourceGauge, 0, len(resources))
+	for _, r := range resources {
+		out = append(out, server.ResourceGauge{Resource: r.Resource, State: string(r.State), Objects: r.Objects})
+	}
+	return out
+}

@@ -1,0 +1,315 @@
+// Package bridge is the straight line from an API server's watch to a stream's acknowledgement, and the life around it:
+//
+//	watch bytes ─▶ frame scanner ─▶ Reflector ─▶ FIFO ─▶ Indexer          internal/informer and client-go
+//	            ─▶ processor ─▶ listener ─▶ change                        internal/informer
+//	            ─▶ bridge.take ─▶ per-object queue                        here, internal/publisher
+//	            ─▶ decide against the ledger ─▶ encode ─▶ subject         internal/publisher, internal/message
+//	            ─▶ JetStream (compare-and-set) ─▶ ack ─▶ ledger           internal/publisher, internal/checkpoint
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/deltabridge/deltabridge/internal/change"
+	"github.com/deltabridge/deltabridge/internal/informer"
+	"github.com/deltabridge/deltabridge/internal/publisher"
+)
+
+// Source follows the cluster and hands every change to the sink it was made with.
+type Source interface {
+	// Run returns when the context has ended and the last change was handed over.
+	Run(context.Context)
+	// Overview tells how each selected resource is doing.
+	Overview() informer.Overview
+}
+
+// Publisher appends changes to the stream.
+type Publisher interface {
+	Run(context.Context)
+	Publish(*change.Change)
+	Flush(context.Context) int64
+	Pending() (messages, bytes int64)
+	Trouble() (publisher.Trouble, bool)
+	Parked() map[string]string
+	Fenced() <-chan struct{}
+}
+
+// Broker is the connection to NATS and the stream on it.
+type Broker interface {
+	// Run keeps a connection until the context ends.
+	Run(context.Context)
+	// Err returns why there is no connection, nil if there is one.
+	Err() error
+	WaitConnected(context.Context) error
+	// EnsureStream makes sure that the stream exists and fits.
+	EnsureStream(context.Context) (publisher.StreamInfo, error)
+	// Resume takes a new epoch and reads what the stream holds into a new ledger; it returns the publisher that goes on
+	// from there.
+	Resume(ctx context.Context, stream publisher.StreamInfo) (Publisher, Resumed, error)
+}
+
+// Resumed says what Resume found.
+type Resumed struct {
+	Epoch    uint64
+	Subjects int // objects that the stream knows
+	Foreign  []publisher.Foreign
+}
+
+// Metrics is what the bridge itself counts.
+type Metrics interface {
+	Received(gr schema.GroupResource, op string, seen time.Time)
+	Gap(gr schema.GroupResource)
+}
+
+// Options configure a Bridge.
+type Options struct {
+	Broker Broker
+	// NewSource makes the source of changes of one session.
+	NewSource func(informer.Sink) (Source, error)
+	Metrics   Metrics
+	// Grace bounds the drain.
+	Grace time.Duration
+	Log   *slog.Logger
+}
+
+// Bridge runs sessions. A session goes from knowing what the stream holds to the moment at which that knowledge is
+// void: the stream was replaced by another, or the process stops. It is safe for concurrent use.
+type Bridge struct {
+	options Options
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	source    Source
+	publisher Publisher
+	resumed   Resumed
+	stream    publisher.StreamInfo
+	phaseErr  map[string]error // by phase: what keeps the session from going on
+	logged    map[string]string
+	draining  bool
+	fenced    bool
+}
+
+// New returns a Bridge that does nothing until Run.
+func New(o Options) *Bridge {
+	return &Bridge{options: o, log: o.Log, phaseErr: map[string]error{}, logged: map[string]string{}}
+}
+
+// errStreamReplaced ends a session: what was known of the stream is void.
+var errStreamReplaced = errors.New("the stream is not the one that this session began with")
+
+// errFenced ends the last session: another writer has taken over, and what this one still has, its successor publishes.
+var errFenced = errors.New("another writer has taken over")
+
+// Run bridges until the context ends; it then stops the intake, publishes what is left for at most the grace period,
+// and returns how many changes were left.
+func (b *Bridge) Run(ctx context.Context) int64 {
+	// The connection outlives the intake, so that what was taken can still be published.
+	connection, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { b.options.Broker.Run(connection) })
+	defer wg.Wait()
+	defer disconnect()
+	for {
+		left, err := b.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return left
+		case errors.Is(err, errFenced):
+			// It stays up, not ready, and says so: taking the next epoch would only start a tug of war.
+			<-ctx.Done()
+			return left
+		case errors.Is(err, errStreamReplaced):
+			b.log.Warn("stream was replaced, starting over from what it holds now")
+		case err != nil:
+			b.log.Error("session ended, starting over", "error", err)
+			pause(ctx, time.Second)
+		}
+		b.begin(nil, nil)
+	}
+}
+
+// session runs from reading the stream to its replacement or the end of the context. It returns how many changes were
+// not published.
+func (b *Bridge) session(ctx context.Context) (int64, error) {
+	p, err := b.resume(ctx)
+	if err != nil {
+		return 0, err
+	}
+	source, err := b.options.NewSource(b.take(p))
+	if err != nil {
+		return 0, fmt.Errorf("set up the informers: %w", err)
+	}
+	b.begin(source, p)
+
+	// The order of the end is the reverse of the order of the start: intake, then publisher.
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	intake, stopIntake := context.WithCancelCause(ctx)
+	defer stopIntake(nil)
+	var publish, take sync.WaitGroup
+	publish.Go(func() { p.Run(publishing) })
+	take.Go(func() { source.Run(intake) })
+	take.Go(func() { b.watchStream(intake, stopIntake) })
+	take.Go(func() { b.watchPublisher(intake, p, stopIntake) })
+	take.Wait()
+
+	left := int64(0)
+	if ctx.Err() != nil {
+		b.setDraining()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.options.Grace)
+		left = p.Flush(grace)
+		cancel()
+	}
+	stopPublishing()
+	publish.Wait()
+	return left, context.Cause(intake)
+}
+
+// take is where a change enters the line. It is called by an informer's listener and does not block.
+func (b *Bridge) take(p Publisher) informer.Sink {
+	return func(c *change.Change) {
+		gr := c.Ref.GroupResource()
+		b.options.Metrics.Received(gr, c.Op.String(), c.Seen)
+		if !c.Gap.IsZero() {
+			b.options.Metrics.Gap(gr)
+		}
+		p.Publish(c)
+	}
+}
+
+// resume brings a session to the point at which changes can be taken: connected, with a stream that fits, an epoch of
+// its own, and the ledger read. It tries until it succeeds or the context ends.
+func (b *Bridge) resume(ctx context.Context) (Publisher, error) {
+	var p Publisher
+	backoff := newBackoff()
+	for {
+		if err := b.options.Broker.WaitConnected(ctx); err != nil {
+			return nil, err
+		}
+		stream, err := b.options.Broker.EnsureStream(ctx)
+		b.phase("stream", err)
+		if err == nil {
+			var resumed Resumed
+			p, resumed, err = b.options.Broker.Resume(ctx, stream)
+			b.phase("resume", err)
+			if err == nil {
+				b.resumedWith(stream, resumed)
+				return p, nil
+			}
+		}
+		if !pause(ctx, backoff.Step()) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (b *Bridge) resumedWith(stream publisher.StreamInfo, resumed Resumed) {
+	for _, w := range stream.Warnings {
+		b.log.Warn("stream weakens a guarantee", "warning", w)
+	}
+	for _, f := range resumed.Foreign {
+		b.log.Error("message on one of our subjects is not ours and is not written over",
+			"subject", f.Subject, "sequence", f.Sequence, "error", f.Err)
+	}
+	b.log.Info("publishing", "epoch", resumed.Epoch, "knownObjects", resumed.Subjects)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stream, b.resumed = stream, resumed
+}
+
+// streamPeriod is how often the stream is looked at. It finds what no append would: a stream that was replaced while
+// nothing changes in the cluster.
+const streamPeriod = 10 * time.Second
+
+// watchStream ends the session when the stream has been replaced, and reports when it no longer fits.
+func (b *Bridge) watchStream(ctx context.Context, stop context.CancelCauseFunc) {
+	b.mu.Lock()
+	created := b.stream.Created
+	b.mu.Unlock()
+	for pause(ctx, streamPeriod) {
+		if b.options.Broker.Err() != nil {
+			continue
+		}
+		info, err := b.options.Broker.EnsureStream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		b.phase("stream", err)
+		if err == nil && !info.Created.Equal(created) {
+			stop(errStreamReplaced)
+			return
+		}
+	}
+}
+
+// watchPublisher logs the publisher's trouble once it lasts, and its end; and stops the intake when another writer has
+// taken over.
+func (b *Bridge) watchPublisher(ctx context.Context, p Publisher, stop context.CancelCauseFunc) {
+	logged := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.Fenced():
+			b.mu.Lock()
+			b.fenced = true
+			b.mu.Unlock()
+			stop(errFenced)
+			return
+		case <-time.After(time.Second):
+		}
+		trouble, ok := p.Trouble()
+		switch {
+		case ok && trouble.Reason != logged && time.Since(trouble.Since) > troublePatience:
+			logged = trouble.Reason
+			b.log.Warn("changes cannot be published, they are kept", "reason", trouble.Reason, "message", trouble.Message)
+		case !ok && logged != "":
+			logged = ""
+			b.log.Info("changes are published again")
+		}
+	}
+}
+
+// troublePatience is how long trouble may last before it is logged and makes the bridge not ready. Shorter trouble is
+// a stream's election or a reconnect.
+const troublePatience = 5 * time.Second
+
+func (b *Bridge) begin(source Source, p Publisher) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.source, b.publisher = source, p
+}
+
+func (b *Bridge) setDraining() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.draining = true
+}
+
+// phase records the outcome of a phase and logs a failure once.
+func (b *Bridge) phase(name string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		if b.logged[name] != "" {
+			b.log.Info("phase recovered", "phase", name)
+		}
+		delete(b.phaseErr, name)
+		delete(b.logged, name)
+		return
+	}
+	b.phaseErr[name] = err
+	if b.logged[name] != err.Error() {
+		b.logged[name] = err.Error()
+		b.log.Warn("not ready, trying again", "phase", name, "error", err)
+	}
+}

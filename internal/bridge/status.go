@@ -1,0 +1,213 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/deltabridge/deltabridge/internal/informer"
+)
+
+// Check is one condition for being ready.
+type Check struct {
+	Name    string
+	OK      bool
+	Message string
+}
+
+// Ready returns the conditions for being ready. A resource that has a named reason for not being followed does not
+// make the bridge unready: it never holds up another one.
+func (b *Bridge) Ready() []Check {
+	b.mu.Lock()
+	source, p, draining, fenced := b.source, b.publisher, b.draining, b.fenced
+	epoch := b.resumed.Epoch
+	streamErr, resumeErr := b.phaseErr["stream"], b.phaseErr["resume"]
+	b.mu.Unlock()
+
+	var out []Check
+	add := func(name string, ok bool, message string) {
+		out = append(out, Check{Name: name, OK: ok, Message: message})
+	}
+	failed := func(name string, err error) { add(name, err == nil, text(err)) }
+	if draining {
+		add("shutdown", false, "stopping: nothing new is taken, the rest is being published")
+	}
+	failed("nats", b.options.Broker.Err())
+	failed("stream", streamErr)
+	switch {
+	case resumeErr != nil:
+		failed("ledger", resumeErr)
+	case p == nil:
+		add("ledger", false, "what the stream holds has not been read yet")
+	default:
+		add("ledger", true, "")
+	}
+	if p != nil {
+		trouble, ok := p.Trouble()
+		lasting := ok && time.Since(trouble.Since) > troublePatience
+		switch {
+		case fenced:
+			add("publishing", false, fmt.Sprintf("another writer has taken over from epoch %d; stop one of the two, then restart this one", epoch))
+		case lasting:
+			add("publishing", false, trouble.Reason+": "+trouble.Message)
+		default:
+			add("publishing", true, "")
+		}
+		for subject, why := range p.Parked() {
+			add("object "+subject, true, "not published: "+why)
+		}
+	}
+	if source == nil {
+		add("kubernetes", false, "waiting for the stream")
+		return out
+	}
+	overview := source.Overview()
+	switch {
+	case overview.Message != "":
+		add("kubernetes", false, overview.Message)
+	default:
+		add("kubernetes", overview.Reached, "")
+	}
+	for _, r := range overview.Resources {
+		add("resource "+r.Resource.String(), r.Synced || r.State != informer.StateStarting, describe(r.Status))
+	}
+	for _, name := range overview.Missing {
+		add("resource "+name, true, "absent: the API server does not have it; it is followed once it does")
+	}
+	return out
+}
+
+func describe(s informer.Status) string {
+	switch {
+	case s.Verb != "":
+		return fmt.Sprintf("%s: %s: %s", s.State, s.Verb, s.Message)
+	case s.State == informer.StateStarting || !s.Synced:
+		return "starting: the first list is under way"
+	}
+	return fmt.Sprintf("%s: %d objects", s.State, s.Objects)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// Status is what /statusz shows of the bridge. The resources' position is a resourceVersion.
+type Status struct {
+	Ready     bool             `json:"ready"`
+	Checks    []Check          `json:"-"`
+	Epoch     uint64           `json:"epoch"`
+	Known     int              `json:"knownObjects"`
+	Pending   PendingStatus    `json:"pending"`
+	Trouble   *TroubleStatus   `json:"trouble,omitempty"`
+	Resources []ResourceStatus `json:"resources"`
+	Missing   []string         `json:"missing,omitempty"`
+}
+
+// PendingStatus counts changes that are accepted and not done.
+type PendingStatus struct {
+	Messages int64 `json:"messages"`
+	Bytes    int64 `json:"bytes"`
+}
+
+// TroubleStatus is why changes cannot be published at the moment.
+type TroubleStatus struct {
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
+}
+
+// ResourceStatus is the state of one selected resource.
+type ResourceStatus struct {
+	Resource string `json:"resource"`
+	Version  string `json:"version"`
+	State    string `json:"state"`
+	Synced   bool   `json:"synced"`
+	Objects  int    `json:"objects"`
+	Position string `json:"position,omitempty"`
+	Verb     string `json:"verb,omitempty"`
+	Message  string `json:"message,omitempty"`
+}
+
+// Status returns the state of everything.
+func (b *Bridge) Status() Status {
+	b.mu.Lock()
+	source, p := b.source, b.publisher
+	out := Status{Epoch: b.resumed.Epoch, Known: b.resumed.Subjects, Resources: []ResourceStatus{}}
+	b.mu.Unlock()
+	out.Checks = b.Ready()
+	out.Ready = true
+	for _, c := range out.Checks {
+		out.Ready = out.Ready && c.OK
+	}
+	if p != nil {
+		out.Pending.Messages, out.Pending.Bytes = p.Pending()
+		if t, ok := p.Trouble(); ok {
+			out.Trouble = &TroubleStatus{Reason: t.Reason, Message: t.Message, Since: t.Since}
+		}
+	}
+	if source == nil {
+		return out
+	}
+	overview := source.Overview()
+	for _, r := range overview.Resources {
+		out.Resources = append(out.Resources, ResourceStatus{
+			Resource: r.Resource.String(), Version: r.Version, State: string(r.State), Synced: r.Synced,
+			Objects: r.Objects, Position: r.Position, Verb: r.Verb, Message: r.Message,
+		})
+	}
+	out.Missing = overview.Missing
+	return out
+}
+
+// Pending returns how many changes are accepted and not done, and the size of their objects in bytes.
+func (b *Bridge) Pending() (messages, bytes int64) {
+	b.mu.Lock()
+	p := b.publisher
+	b.mu.Unlock()
+	if p == nil {
+		return 0, 0
+	}
+	return p.Pending()
+}
+
+// Resources returns the state of each selected resource.
+func (b *Bridge) Resources() []informer.ResourceStatus {
+	b.mu.Lock()
+	source := b.source
+	b.mu.Unlock()
+	if source == nil {
+		return nil
+	}
+	return source.Overview().Resources
+}
+
+// Connected reports whether there is a connection to NATS.
+func (b *Bridge) Connected() bool { return b.options.Broker.Err() == nil }
+
+// Leader reports whether this process is the one that publishes.
+func (b *Bridge) Leader() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.publisher != nil && !b.fenced
+}
+
+func newBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 10 * time.Second}
+}
+
+// pause waits for the duration; false if the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,227 @@
+package informer
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/deltabridge/deltabridge/internal/change"
+)
+
+// Sink takes every change, in the order in which the informer's listener is called. It is called on that listener's
+// goroutine, one for each informer. It must not block for long: client-go buffers without bound behind a listener.
+type Sink func(*change.Change)
+
+// State is what an informer is doing.
+type State string
+
+// The states of an informer, as informer_state and /statusz show them.
+const (
+	StateStarting     State = "starting"     // the first list has not succeeded yet
+	StateWatching     State = "watching"     // synced, and the watch is open or about to be opened again
+	StateForbidden    State = "forbidden"    // the API server refuses a verb
+	StateUnauthorized State = "unauthorized" // the API server does not accept the credentials
+	StateAbsent       State = "absent"       // the API server does not have the resource
+	StateFailing      State = "failing"      // a list or watch fails for another reason
+)
+
+// States lists every State.
+var States = []State{StateStarting, StateWatching, StateForbidden, StateUnauthorized, StateAbsent, StateFailing}
+
+// Status describes one informer.
+type Status struct {
+	State   State
+	Synced  bool   // the first list has been handed to the sink
+	Verb    string // the verb that is refused or fails, empty while all is well
+	Message string // why, in words for a user; empty while all is well
+	Objects int
+	// Position is the last resourceVersion that a list or a watch brought.
+	Position string
+}
+
+// informer follows one resource, in the whole cluster or in one namespace.
+type informer struct {
+	resource  Resource
+	namespace string
+	lw        *ListWatch
+	shared    cache.SharedIndexInformer
+	sink      Sink
+	log       *slog.Logger
+	synced    cache.DoneChecker
+	objects   atomic.Int64 // in the cache, as far as the listener has been told
+
+	mu       sync.Mutex
+	failures map[string]error // by verb: the last error of list and of watch, absent while the verb works
+	logged   State
+}
+
+func newInformer(client rest.Interface, resource Resource, namespace string, keep func(string) bool, sink Sink, metrics Metrics, log *slog.Logger) (*informer, error) {
+	in := &informer{
+		resource:  resource,
+		namespace: namespace,
+		sink:      sink,
+		log:       log,
+		failures:  map[string]error{},
+		logged:    StateStarting,
+	}
+	in.lw = &ListWatch{
+		client: client, resource: resource, namespace: namespace, keep: keep,
+		metrics: metrics, log: log, report: in.report,
+	}
+	in.shared = cache.NewSharedIndexInformerWithOptions(in.lw, &Object{}, cache.SharedIndexInformerOptions{
+		ObjectDescription: resource.GVR.String(),
+	})
+	// The outcome of every request is reported by the ListWatch, which knows the verb.
+	if err := in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
+		return nil, err
+	}
+	registration, err := in.shared.AddEventHandlerWithOptions((*listener)(in), cache.HandlerOptions{})
+	if err != nil {
+		return nil, err
+	}
+	in.synced = registration.HasSyncedChecker()
+	return in, nil
+}
+
+// run follows the resource until the context ends, and returns when the last change has been handed to the sink.
+func (in *informer) run(ctx context.Context) { in.shared.RunWithContext(ctx) }
+
+// report notes the outcome of a list or of the opening of a watch. A change of state is logged once.
+func (in *informer) report(verb string, err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err == nil {
+		delete(in.failures, verb)
+	} else {
+		in.failures[verb] = err
+	}
+	state, failed, cause := in.stateLocked()
+	if state == in.logged || (state == StateWatching && len(in.failures) > 0) {
+		return
+	}
+	if cause != nil {
+		in.log.Warn("resource cannot be followed, trying again", "resource", in.resource.String(), "namespace", in.namespace,
+			"state", string(state), "verb", failed, "error", cause)
+	} else if in.logged != StateStarting {
+		in.log.Info("resource is followed again", "resource", in.resource.String(), "namespace", in.namespace)
+	}
+	in.logged = state
+}
+
+// stateLocked derives the state from the verbs' last outcomes; list comes first, since nothing works without it.
+func (in *informer) stateLocked() (State, string, error) {
+	for _, verb := range []string{"list", "watch"} {
+		err, failing := in.failures[verb]
+		switch {
+		case !failing:
+			continue
+		case apierrors.IsForbidden(err):
+			return StateForbidden, verb, err
+		case apierrors.IsUnauthorized(err):
+			return StateUnauthorized, verb, err
+		case apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err):
+			return StateAbsent, verb, err
+		}
+		return StateFailing, verb, err
+	}
+	if in.lw.Position() == "" {
+		return StateStarting, "", nil
+	}
+	return StateWatching, "", nil
+}
+
+func (in *informer) status() Status {
+	in.mu.Lock()
+	state, verb, err := in.stateLocked()
+	in.mu.Unlock()
+	s := Status{
+		State:    state,
+		Synced:   cache.IsDone(in.synced),
+		Verb:     verb,
+		Objects:  int(in.objects.Load()),
+		Position: in.lw.Position(),
+	}
+	if err != nil {
+		s.Message = err.Error()
+	}
+	return s
+}
+
+// listener turns what the processor delivers into changes. Its methods are called one at a time.
+type listener informer
+
+var _ cache.ResourceEventHandler = (*listener)(nil)
+
+// OnAdd is called for an object that the cache did not have.
+func (l *listener) OnAdd(obj any, _ bool) {
+	o := obj.(*Object)
+	l.objects.Add(1)
+	l.emit(change.OpAdded, l.reason(o), o, o.rv)
+}
+
+// OnUpdate is called for an object that the cache had. A relist delivers it for unchanged objects too, as long as
+// client-go counts the listener as syncing.
+func (l *listener) OnUpdate(oldObj, newObj any) {
+	before, o := oldObj.(*Object), newObj.(*Object)
+	if before.uid == o.uid && before.rv == o.rv {
+		return
+	}
+	l.emit(change.OpModified, l.reason(o), o, o.rv)
+}
+
+// OnDelete is called for an object that is gone: with its last state when the watch said so, wrapped in a
+// DeletedFinalStateUnknown when a list no longer had it.
+func (l *listener) OnDelete(obj any) {
+	l.objects.Add(-1)
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		o, ok := unknown.Obj.(*Object)
+		if !ok {
+			l.log.Error("deleted object is not known to the cache", "resource", l.resource.String(), "key", unknown.Key)
+			return
+		}
+		// The version at which the object went is not known; its last known version orders the deletion after all
+		// that was published of it and before whatever takes its name.
+		c := l.change(change.OpDeleted, change.ReasonMissing, o, o.rv)
+		c.Gap = change.Gap{From: o.rv, To: l.lw.Position()}
+		l.sink(c)
+		return
+	}
+	o := obj.(*Object)
+	l.emit(change.OpDeleted, change.ReasonWatch, o, o.rv)
+}
+
+func (l *listener) reason(o *Object) change.Reason {
+	if o.listed {
+		return change.ReasonRelist
+	}
+	return change.ReasonWatch
+}
+
+func (l *listener) emit(op change.Op, reason change.Reason, o *Object, rv string) {
+	c := l.change(op, reason, o, rv)
+	if o.listed && o.since != "" {
+		c.Gap = change.Gap{From: o.since, To: o.rv}
+	}
+	l.sink(c)
+}
+
+func (l *listener) change(op change.Op, reason change.Reason, o *Object, rv string) *change.Change {
+	return &change.Change{
+		Op:     op,
+		Reason: reason,
+		Ref: change.ObjectRef{
+			Group: l.resource.GVR.Group, Resource: l.resource.GVR.Resource, Namespace: o.namespace, Name: o.name,
+		},
+		GVK:  o.GroupVersionKind(),
+		UID:  o.uid,
+		RV:   rv,
+		Raw:  o.raw,
+		Seen: time.Now(),
+	}
+}

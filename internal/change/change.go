@@ -126,8 +126,7 @@ type Change struct {
 	UID    types.UID
 	RV     string // resourceVersion; for a deletion the version at which the object was gone
 	Raw    []byte // the object's JSON, with apiVersion and kind, as the API server sent it
-	// Published says that Raw is taken from the stream: what is to be removed from an object was removed, and removing
-	// it again would change it.
+	// Published says that Raw is taken from the stream, not from the API server: digests in it are final.
 	Published bool
 	Seen      time.Time
 	Gap       Gap

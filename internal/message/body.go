@@ -51,7 +51,7 @@ func (e *Encoder) scan(b *body, level Level) error {
 	rules := &e.rules
 	if isSecret(c.Ref) {
 		rules = &e.secret
-		b.secrets = &redactor{e.secrets, e.secretsKey, string(c.UID)}
+		b.secrets = &redactor{e.secrets, e.secretsKey, string(c.UID), c.Published}
 	}
 	start := jsonscan.SkipSpace(b.raw, 0)
 	if start == len(b.raw) || b.raw[start] != '{' {

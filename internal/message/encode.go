@@ -154,6 +154,9 @@ func (e *Encoder) encode(c *change.Change, expectedLastSeq uint64, level Level) 
 	var buf [1024]byte
 	t := e.scheme.appendSubject(buf[:0], c.Ref)
 	subjectEnd := len(t)
+	if subjectEnd > maxSubject {
+		return nil, fmt.Errorf("the subject has %d bytes, more than the %d that are safe to send", subjectEnd, maxSubject)
+	}
 	t = appendID(t, c.Op, string(c.UID), c.RV, run)
 	idEnd := len(t)
 	t = c.Seen.UTC().AppendFormat(t, timeLayout)

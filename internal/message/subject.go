@@ -17,6 +17,12 @@ const (
 	// reply subject and sizes) is longer than 4,096 bytes. A longer name is cut and completed by a hash.
 	MaxNameToken = 1024
 
+	// maxPrefix bounds a scheme's prefix, and maxSubject a whole subject, which leaves room in the control line, and in the
+	// subjects of the broker's own API that contain another. Names of groups and resources that Kubernetes itself
+	// allows stay far below; the discovery of an aggregated API could say anything.
+	maxPrefix  = 256
+	maxSubject = 3072
+
 	// hashedPrefix is how much of the escaped text of such a name its token keeps, so that people can recognise it.
 	hashedPrefix = 256
 	// hashMark separates that text from the hash. Escaping never yields it: H is no hexadecimal digit.
@@ -159,6 +165,9 @@ func (s Scheme) Validate() error {
 				return fmt.Errorf("subject prefix %q has the byte %q", s.Prefix, c)
 			}
 		}
+	}
+	if len(s.Prefix) > maxPrefix {
+		return fmt.Errorf("subject prefix has %d bytes, want at most %d", len(s.Prefix), maxPrefix)
 	}
 	if strings.HasPrefix(s.Prefix, "$") {
 		return fmt.Errorf("subject prefix %q begins with $, which NATS keeps for itself", s.Prefix)

@@ -33,7 +33,7 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
-	log.Info("starting", "version", version, "commit", commit, "http", app.server.Addr(), "config", c)
+	log.Info("starting", "version", version, "commit", commit, "http", app.server.Addr(), changed(c))
 
 	// The server starts first and stops last, so that it covers the drain.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -61,6 +61,17 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// changed lists the settings that differ from their defaults, secrets masked.
+func changed(c *config.Config) slog.Attr {
+	var settings []any
+	for _, s := range c.Redacted() {
+		if !s.Default {
+			settings = append(settings, slog.String(s.Name, s.Value))
+		}
+	}
+	return slog.Group("config", settings...)
 }
 
 func newLogger(c *config.Config, w io.Writer) *slog.Logger {

@@ -18,6 +18,9 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 	c, warnings, err := config.Load(environ)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
+		for _, w := range warnings {
+			fmt.Fprintln(stderr, "warning:", w)
+		}
 		return exitConfig
 	}
 	log := newLogger(c, stderr)

@@ -175,7 +175,7 @@ func goCommand(t *testing.T, args ...string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
+	if _, err = os.Stat(filepath.Join(root, "go.mod")); err != nil {
 		t.Fatalf("module root: %v", err)
 	}
 	cmd := exec.Command("go", args...)

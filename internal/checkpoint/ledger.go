@@ -27,14 +27,10 @@ func (l *Ledger) Get(subject string) (stored change.Stored, ok bool) {
 	return stored, ok
 }
 
-// Put records the last message of a subject. An entry never goes back to a lower stream sequence, so that a late
-// reader of the stream cannot undo a newer acknowledgement.
+// Put records the last message of a subject.
 func (l *Ledger) Put(subject string, stored change.Stored) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old, ok := l.entries[subject]; ok && old.Sequence > stored.Sequence {
-		return
-	}
 	l.entries[subject] = stored
 }
 

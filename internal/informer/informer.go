@@ -1,3 +1,5 @@
+// Package informer follows the selected resources of an API server: client-go's shared informers, one for each resource,
+// over lists and watches that are read as raw bytes. It hands every change to a Sink.
 package informer
 
 import (
@@ -38,6 +40,7 @@ var States = []State{StateStarting, StateWatching, StateForbidden, StateUnauthor
 type Status struct {
 	State   State
 	Synced  bool   // the first list has been handed to the sink
+	Settled bool   // synced, or there is a reason why not; of several informers, all of them
 	Verb    string // the verb that is refused or fails, empty while all is well
 	Message string // why, in words for a user; empty while all is well
 	Objects int
@@ -58,7 +61,7 @@ type informer struct {
 
 	mu       sync.Mutex
 	failures map[string]error // by verb: the last error of list and of watch, absent while the verb works
-	logged   State
+	trouble  troubleLog
 }
 
 func newInformer(client rest.Interface, resource Resource, namespace string, keep func(string) bool, sink Sink, metrics Metrics, log *slog.Logger) (*informer, error) {
@@ -68,7 +71,7 @@ func newInformer(client rest.Interface, resource Resource, namespace string, kee
 		sink:      sink,
 		log:       log,
 		failures:  map[string]error{},
-		logged:    StateStarting,
+		trouble:   troubleLog{log: log, resource: resource.String(), namespace: namespace},
 	}
 	in.lw = &ListWatch{
 		client: client, resource: resource, namespace: namespace, keep: keep,
@@ -92,7 +95,7 @@ func newInformer(client rest.Interface, resource Resource, namespace string, kee
 // run follows the resource until the context ends, and returns when the last change has been handed to the sink.
 func (in *informer) run(ctx context.Context) { in.shared.RunWithContext(ctx) }
 
-// report notes the outcome of a list or of the opening of a watch. A change of state is logged once.
+// report notes the outcome of a list or of a watch.
 func (in *informer) report(verb string, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -101,39 +104,60 @@ func (in *informer) report(verb string, err error) {
 	} else {
 		in.failures[verb] = err
 	}
-	state, failed, cause := in.stateLocked()
-	if state == in.logged || (state == StateWatching && len(in.failures) > 0) {
-		return
-	}
-	if cause != nil {
-		in.log.Warn("resource cannot be followed, trying again", "resource", in.resource.String(), "namespace", in.namespace,
-			"state", string(state), "verb", failed, "error", cause)
-	} else if in.logged != StateStarting {
-		in.log.Info("resource is followed again", "resource", in.resource.String(), "namespace", in.namespace)
-	}
-	in.logged = state
+	_, failed, cause := in.stateLocked()
+	in.trouble.note(failed, cause)
 }
 
 // stateLocked derives the state from the verbs' last outcomes; list comes first, since nothing works without it.
 func (in *informer) stateLocked() (State, string, error) {
 	for _, verb := range []string{"list", "watch"} {
-		err, failing := in.failures[verb]
-		switch {
-		case !failing:
-			continue
-		case apierrors.IsForbidden(err):
-			return StateForbidden, verb, err
-		case apierrors.IsUnauthorized(err):
-			return StateUnauthorized, verb, err
-		case apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err):
-			return StateAbsent, verb, err
+		if err, failing := in.failures[verb]; failing {
+			return stateOf(err), verb, err
 		}
-		return StateFailing, verb, err
 	}
-	if in.lw.Position() == "" {
+	if !cache.IsDone(in.synced) {
 		return StateStarting, "", nil
 	}
 	return StateWatching, "", nil
+}
+
+// troubleLog logs that a resource cannot be followed and that it can be again, once for each change of state.
+type troubleLog struct {
+	log                 *slog.Logger
+	resource, namespace string
+	logged              State // what was last logged, empty when there is no trouble
+}
+
+// note takes what keeps the resource from being followed, nil for nothing, and the verb that it is about.
+func (t *troubleLog) note(verb string, err error) {
+	if err == nil {
+		if t.logged != "" {
+			t.log.Info("resource is followed again", "resource", t.resource, "namespace", t.namespace)
+		}
+		t.logged = ""
+		return
+	}
+	// Not to reach the API server at all is no matter of one resource: the Manager logs it, once for all.
+	state := stateOf(err)
+	if state == t.logged || unreachable(err) {
+		return
+	}
+	t.logged = state
+	t.log.Warn("resource cannot be followed, trying again", "resource", t.resource, "namespace", t.namespace,
+		"state", string(state), "verb", verb, "error", err)
+}
+
+// stateOf returns the state of an informer whose request has failed.
+func stateOf(err error) State {
+	switch {
+	case apierrors.IsForbidden(err):
+		return StateForbidden
+	case apierrors.IsUnauthorized(err):
+		return StateUnauthorized
+	case apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err):
+		return StateAbsent
+	}
+	return StateFailing
 }
 
 func (in *informer) status() Status {
@@ -147,6 +171,7 @@ func (in *informer) status() Status {
 		Objects:  int(in.objects.Load()),
 		Position: in.lw.Position(),
 	}
+	s.Settled = s.Synced || verb != ""
 	if err != nil {
 		s.Message = err.Error()
 	}

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"syscall"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -44,6 +45,12 @@ type ListWatch struct {
 	listed          bool   // a list has succeeded
 	relistReason    string // why the last watch ended
 	noStreamingList bool
+	// fruitless counts the watches in a row that failed or ended at once without any news; heldOff says that the next one
+	// is still to be put off for that, and doubted that it was reported.
+	fruitless int
+	heldOff   bool
+	doubted   bool
+	warned    time.Time // when a watch that failed was last logged
 }
 
 var (
@@ -65,9 +72,11 @@ func (lw *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) 
 // tests for.
 func (lw *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	since := lw.beginList(options.Continue == "")
-	body, err := lw.request(options).DoRaw(ctx)
+	body, err := fetch(ctx, lw.request(options))
 	if err != nil {
-		if ctx.Err() == nil && !listRecovers(err) {
+		// The Reflector and its pager answer this by listing once more without a version; only then is it to be reported.
+		recovers := expired(err) && (options.ResourceVersion != "" || options.Continue != "")
+		if ctx.Err() == nil && !recovers {
 			lw.report("list", err)
 		}
 		return nil, err
@@ -83,54 +92,62 @@ func (lw *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOpt
 	return list, nil
 }
 
-// listRecovers reports whether the Reflector answers the error by listing once more without a version.
-func listRecovers(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
-		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
-}
-
-// WatchWithContext opens a watch. Trouble on the way (no connection, an overloaded or absent server) is returned in
-// the form that makes the Reflector wait and watch again from the same version; other refusals make it list again.
+// WatchWithContext opens a watch. Trouble on the way and refusals that a list would not mend are returned in the form
+// that makes the Reflector wait and watch again from the same version; others make it list again.
 func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
 	since := ""
-	if initial {
-		if lw.streamingListUnsupported() {
-			return nil, errors.New("streaming list not supported by this API")
+	switch {
+	case !initial:
+		if err := lw.holdOff(); err != nil {
+			return nil, err
 		}
+	case lw.streamingListUnsupported():
+		return nil, errors.New("streaming list not supported by this API")
+	default:
 		since = lw.beginList(true)
 	}
 	options.Watch = true
-	ctx, cancel := context.WithCancelCause(ctx)
+	owner := ctx
+	ctx, cancel := context.WithCancelCause(owner)
 	// Watches are not subject to the client's rate limit: hundreds of them are opened at once, and rarely.
 	body, err := lw.request(options).Throttle(flowcontrol.NewFakeAlwaysRateLimiter()).Stream(ctx)
 	if err != nil {
-		stopped := ctx.Err() != nil
 		cancel(nil)
 		if initial {
-			return nil, initialListError(err)
+			return nil, initialListError(err, options.ResourceVersion)
 		}
-		if !stopped {
-			lw.watchEnded(err)
+		if owner.Err() == nil {
+			lw.ended(err)
 			lw.report("watch", err)
 		}
 		return nil, watchError(err)
 	}
-	lw.report("watch", nil)
-	return newStream(ctx, cancel, lw, body, initial, since), nil
+	lw.watchOpened()
+	return newStream(owner, ctx, cancel, lw, body, options.ResourceVersion, initial, since), nil
+}
+
+// fetch returns the body of an answer, or the API's own error: with its message and causes, which DoRaw would lose.
+func fetch(ctx context.Context, request *rest.Request) ([]byte, error) {
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 func (lw *ListWatch) request(options metav1.ListOptions) *rest.Request {
 	return lw.client.Get().AbsPath(lw.resource.path(lw.namespace)...).VersionedParams(&options, metav1.ParameterCodec)
 }
 
-// initialListError hides from the Reflector what would make it retry the streaming list by itself, for that wait does
-// not end when the informer is stopped. The plain list that follows meets the same trouble and waits interruptibly.
-func initialListError(err error) error {
-	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("streaming list: %s", err.Error()) //nolint:errorlint // hidden on purpose, see above
+// initialListError hides from the Reflector what would make it retry the streaming list by itself: its wait does not
+// end when the informer is stopped, and after a 410 it does not wait at all. The plain list that follows meets the same
+// trouble and waits interruptibly. A 410 for a version is let through, since without the version it can succeed.
+func initialListError(err error, version string) error {
+	if expired(err) && version != "" {
+		return err
 	}
-	return err
+	return fmt.Errorf("streaming list: %s", err.Error())
 }
 
 // retriableWatchError makes the Reflector wait and watch again from the same version. The Reflector does so for
@@ -148,23 +165,118 @@ func (e *retriableWatchError) As(target any) bool {
 	return false
 }
 
+// unreachable reports whether a request got no answer at all.
+func unreachable(err error) bool {
+	var request *url.Error
+	return errors.As(err, &request)
+}
+
 // answered reports whether an error is the API server's own answer, not trouble on the way to it.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status)
 }
 
+// expired reports whether the server no longer has the version that was asked for, or does not have it yet. Only a list
+// helps then.
+func expired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// watchError lets the Reflector list again only where the request itself is what the server does not accept. A server
+// that is not there, overloaded, or refuses the user (for the moment, perhaps) leaves the position valid: a list would
+// lose the versions that the server still has, and be a burden.
 func watchError(err error) error {
-	if !answered(err) {
-		return &retriableWatchError{err: err}
-	}
-	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+	if expired(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) {
 		return err
 	}
-	if apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) {
-		return &retriableWatchError{err: err}
+	return &retriableWatchError{err: err}
+}
+
+// maxFruitless is how often in a row a watch may fail without any news before the Reflector lists again: a version that
+// the server cannot deliver, for one, is overcome only by a list.
+const maxFruitless = 5
+
+// errFruitless means that the last watch failed without any news.
+var errFruitless = errors.New("the last watch failed at once")
+
+// holdOff returns an error where the last watch was fruitless, so that the Reflector waits before it opens another; for
+// it opens one at once after one that has ended. After too many it returns the error that makes the Reflector list.
+func (lw *ListWatch) holdOff() error {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	if !lw.heldOff {
+		return nil
 	}
-	return err
+	lw.heldOff = false
+	if lw.fruitless%maxFruitless == 0 {
+		return errFruitless
+	}
+	return &retriableWatchError{err: errFruitless}
+}
+
+// watchOpened notes that a watch was opened. Where the last ones were fruitless that proves nothing yet.
+func (lw *ListWatch) watchOpened() {
+	lw.mu.Lock()
+	doubted := lw.doubted
+	lw.mu.Unlock()
+	if !doubted {
+		lw.report("watch", nil)
+	}
+}
+
+// watchMoves notes the first news of a watch.
+func (lw *ListWatch) watchMoves() {
+	lw.mu.Lock()
+	lw.fruitless = 0
+	lw.mu.Unlock()
+	lw.watchLasts()
+}
+
+// watchLasts notes that a watch is as it should be: it brought news, or did not end soon.
+func (lw *ListWatch) watchLasts() {
+	lw.mu.Lock()
+	doubted := lw.doubted
+	lw.doubted = false
+	lw.mu.Unlock()
+	if doubted {
+		lw.report("watch", nil)
+	}
+}
+
+// watchEnded notes the end of a watch: why; whether that is a failure, not just the end of a response; and whether it
+// brought no news in its time.
+func (lw *ListWatch) watchEnded(err error, failed, fruitless bool) {
+	lw.ended(err)
+	if expired(err) {
+		return // the list that follows has its own outcome
+	}
+	lw.mu.Lock()
+	doubted := lw.doubted
+	if fruitless {
+		lw.fruitless++
+		lw.doubted = doubted || failed || lw.fruitless > 1 // once may be a server that restarts
+	} else {
+		lw.fruitless, lw.doubted = 0, false
+	}
+	lw.heldOff = fruitless
+	doubts, warn := lw.doubted, failed && !fruitless && time.Since(lw.warned) > time.Minute
+	if warn {
+		lw.warned = time.Now()
+	}
+	lw.mu.Unlock()
+	switch {
+	case doubts && failed:
+		lw.report("watch", err)
+	case doubts:
+		lw.report("watch", fmt.Errorf("%w: %w", errFruitless, err))
+	case doubted:
+		lw.report("watch", nil)
+	}
+	if warn {
+		lw.log.Warn("watch failed, watching again from the last version", "resource", lw.resource.String(), "error", err)
+	}
 }
 
 // beginList notes the start of a list and returns the version up to which the resource was followed before; first is
@@ -197,18 +309,16 @@ func (lw *ListWatch) follow(rv string) {
 	lw.mu.Unlock()
 }
 
-// watchEnded remembers why a watch is over, in case a list follows.
-func (lw *ListWatch) watchEnded(err error) {
+// ended remembers why a watch is over, in case a list follows.
+func (lw *ListWatch) ended(err error) {
 	reason := "disconnected"
 	switch {
 	case errors.Is(err, errBadFrame):
 		reason = "invalid-frame"
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+	case expired(err):
 		reason = "expired"
-	case err != nil:
-		if answered(err) {
-			reason = "failed"
-		}
+	case answered(err):
+		reason = "failed"
 	}
 	lw.mu.Lock()
 	lw.relistReason = reason

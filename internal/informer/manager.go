@@ -52,22 +52,30 @@ type Manager struct {
 	discovery *discovery.DiscoveryClient
 	log       *slog.Logger
 
+	// What only the goroutine of Run uses: the last catalog, and what was logged.
+	catalog  Catalog
+	unreach  string // the advice that was last logged for an API that cannot be used, empty while it can
+	warnings map[string]bool
+
 	mu       sync.Mutex
-	running  map[schema.GroupResource]*follower
+	running  map[schema.GroupResource]*follower // written by Run's goroutine alone
 	missing  []string
+	unknown  []Unknown
 	reachErr error
 	resolved bool // discovery has succeeded once
-	warnings map[string]bool
 }
 
 // follower is a resource and its informers: one, or one for each namespace.
 type follower struct {
-	resource  Resource
-	cancel    context.CancelFunc
-	done      chan struct{}
+	resource Resource
+	cancel   context.CancelFunc
+	done     chan struct{}
+	trouble  troubleLog // of the time before there are informers
+
 	mu        sync.Mutex
 	informers []*informer
-	scopeErr  error // why the informers could not be made yet
+	verb      string // why the informers could not be made yet
+	scopeErr  error
 }
 
 // NewManager returns a Manager that does nothing until Run. It fails only for a configuration that no client can be
@@ -118,7 +126,7 @@ func rawConfig(config *rest.Config) error {
 // Run discovers, and starts and stops informers as resources come and go, until the context ends. It returns when
 // every informer has stopped and its last change was handed to the sink.
 func (m *Manager) Run(ctx context.Context) {
-	defer m.stopAll()
+	defer m.stop(func(*follower) bool { return true })
 	for {
 		complete := m.discover(ctx)
 		period := discoveryPeriod
@@ -138,121 +146,82 @@ func (m *Manager) Run(ctx context.Context) {
 // discover brings the running informers in line with what the API server has. It reports whether everything that is
 // selected was found.
 func (m *Manager) discover(ctx context.Context) bool {
-	catalog, err := m.catalog(ctx)
+	catalog, err := m.readCatalog(ctx)
 	if ctx.Err() != nil {
 		return false
 	}
-	m.mu.Lock()
-	previous := m.reachErr
-	m.reachErr = err
-	m.mu.Unlock()
+	m.noteReach(err)
 	if err != nil {
-		if previous == nil || previous.Error() != err.Error() {
-			m.log.Warn("Kubernetes API cannot be used, trying again", "error", err)
-		}
 		return false
 	}
-	if previous != nil {
-		m.log.Info("Kubernetes API can be used again")
-	}
-	selection := Select(m.options.Patterns, catalog)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, w := range selection.Warnings {
-		if !m.warnings[w] {
-			m.warnings[w] = true
-			m.log.Warn("resource selection", "warning", w)
-		}
-	}
-	if !m.resolved || !slices.Equal(m.missing, selection.Missing) {
-		if len(selection.Missing) > 0 {
-			m.log.Warn("selected resources do not exist yet, waiting for them", "resources", strings.Join(selection.Missing, ","))
-		}
-	}
-	m.missing, m.resolved = selection.Missing, true
+	m.catalog = catalog.remember(m.catalog)
+	selection := Select(m.options.Patterns, m.catalog)
+	m.noteSelection(selection)
 	wanted := map[schema.GroupResource]Resource{}
 	for _, r := range selection.Resources {
 		wanted[r.GVR.GroupResource()] = r
 	}
-	for gr, f := range m.running {
-		r, ok := wanted[gr]
-		if !ok && catalog.unknown(f.resource) {
-			wanted[gr] = f.resource // discovery could not say; keep what runs
-			continue
-		}
-		if !ok || r != f.resource {
-			m.log.Info("resource is gone or served differently, stopping its informer", "resource", f.resource.String())
-			f.stop()
-			delete(m.running, gr)
-		}
-	}
+	m.stop(func(f *follower) bool { return wanted[f.resource.GVR.GroupResource()] != f.resource })
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for gr, r := range wanted {
 		if _, ok := m.running[gr]; !ok {
 			m.running[gr] = m.start(ctx, r)
 		}
 	}
-	return len(selection.Missing) == 0 && len(catalog.Failed) == 0
+	return len(selection.Missing) == 0 && len(selection.Unknown) == 0
 }
 
-// unknown reports whether discovery failed for the resource's group version.
-func (c Catalog) unknown(r Resource) bool {
-	for gv := range c.Failed {
-		if gv.Group == r.GVR.Group {
-			return true
+// noteReach records whether the API server could be asked, and logs when that changes. The advice tells one trouble from
+// another: an error's own text may differ each time, by a port, say.
+func (m *Manager) noteReach(err error) {
+	m.mu.Lock()
+	m.reachErr = err
+	m.mu.Unlock()
+	advice := ""
+	if err != nil {
+		advice = err.Error()
+		if reach := (*reachError)(nil); errors.As(err, &reach) {
+			advice = reach.advice
 		}
 	}
-	return false
-}
-
-// catalog asks the API server what it has, in one aggregated request where it can answer that.
-func (m *Manager) catalog(ctx context.Context) (Catalog, error) {
-	groups, lists, err := m.discovery.ServerGroupsAndResourcesWithContext(ctx)
-	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
-	if err != nil && !partial {
-		return Catalog{}, explainReach(err)
-	}
-	if len(groups) == 0 {
-		return Catalog{}, errors.New("the API server has no API groups; is KUBECONFIG's server a Kubernetes API server?")
-	}
-	resources := map[string][]metav1.APIResource{}
-	for _, l := range lists {
-		resources[l.GroupVersion] = l.APIResources
-	}
-	catalog := Catalog{Failed: failed}
-	for _, g := range groups {
-		group := CatalogGroup{Name: g.Name}
-		versions := []metav1.GroupVersionForDiscovery{g.PreferredVersion}
-		for _, v := range g.Versions {
-			if v != g.PreferredVersion {
-				versions = append(versions, v)
-			}
-		}
-		for _, v := range versions {
-			group.Versions = append(group.Versions, CatalogVersion{Version: v.Version, Resources: resources[v.GroupVersion]})
-		}
-		catalog.Groups = append(catalog.Groups, group)
-	}
-	return catalog, nil
-}
-
-// explainReach says in a user's words why the API server cannot be used at all.
-func explainReach(err error) error {
 	switch {
-	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server does not accept the credentials; check KUBECONFIG or the service account's token: %w", err)
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("discovery is forbidden; bind the ClusterRole system:discovery: %w", err)
+	case advice == m.unreach:
+	case err == nil:
+		m.log.Info("Kubernetes API can be used again")
+	default:
+		m.log.Warn("Kubernetes API cannot be used, trying again", "error", err)
 	}
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("no Kubernetes API at this address; check KUBECONFIG's server: %w", err)
+	m.unreach = advice
+}
+
+// noteSelection records what the patterns name, and logs what changed of it.
+func (m *Manager) noteSelection(s Selection) {
+	for _, w := range s.Warnings {
+		if !m.warnings[w] {
+			m.warnings[w] = true
+			m.log.Warn("resource selection", "warning", w)
+		}
 	}
-	return fmt.Errorf("the API server cannot be reached; check KUBECONFIG's server and the network: %w", err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(s.Missing) > 0 && !slices.Equal(m.missing, s.Missing) {
+		m.log.Warn("selected resources do not exist yet, waiting for them", "resources", strings.Join(s.Missing, ","))
+	}
+	if len(s.Unknown) > 0 && !slices.Equal(m.unknown, s.Unknown) {
+		for _, u := range s.Unknown {
+			m.log.Warn("selected resource is in an API group that cannot be discovered", "resource", u.Pattern, "error", u.Message)
+		}
+	}
+	m.missing, m.unknown, m.resolved = s.Missing, s.Unknown, true
 }
 
 // start runs a resource's informers in a goroutine of their own.
 func (m *Manager) start(ctx context.Context, r Resource) *follower {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &follower{resource: r, cancel: cancel, done: make(chan struct{})}
+	f := &follower{
+		resource: r, cancel: cancel, done: make(chan struct{}), trouble: troubleLog{log: m.log, resource: r.String()},
+	}
 	go func() {
 		defer close(f.done)
 		m.follow(ctx, f)
@@ -260,9 +229,22 @@ func (m *Manager) start(ctx context.Context, r Resource) *follower {
 	return f
 }
 
-func (f *follower) stop() {
-	f.cancel()
-	<-f.done
+// stop ends the followers that are picked, all at once, and waits for them. It does so without the lock: the status is
+// asked for meanwhile.
+func (m *Manager) stop(pick func(*follower) bool) {
+	var stopped []*follower
+	m.mu.Lock()
+	for gr, f := range m.running {
+		if pick(f) {
+			f.cancel()
+			stopped = append(stopped, f)
+			delete(m.running, gr)
+		}
+	}
+	m.mu.Unlock()
+	for _, f := range stopped {
+		<-f.done
+	}
 }
 
 func (m *Manager) follow(ctx context.Context, f *follower) {
@@ -286,8 +268,8 @@ func (m *Manager) follow(ctx context.Context, f *follower) {
 }
 
 // scope decides between one request for the whole cluster and one for each namespace. One watch is cheaper for both
-// sides, so several namespaces are watched as one where the rights allow a list of all. It retries until it knows, and
-// returns an error only when the context has ended.
+// sides, so several namespaces are watched as one where the rights allow it. It retries until it knows, and returns an
+// error only when the context has ended.
 func (m *Manager) scope(ctx context.Context, f *follower) ([]string, error) {
 	if !f.resource.Namespaced || len(m.options.Namespaces) == 0 {
 		return []string{""}, nil
@@ -297,25 +279,58 @@ func (m *Manager) scope(ctx context.Context, f *follower) ([]string, error) {
 	}
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 30 * time.Second}
 	for {
-		limit := metav1.ListOptions{Limit: 1, ResourceVersion: "0"}
-		err := m.client.Get().AbsPath(f.resource.path("")...).VersionedParams(&limit, metav1.ParameterCodec).Do(ctx).Error()
+		verb, err := m.probe(ctx, f.resource)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err == nil:
+			f.blocked("", nil)
 			return []string{""}, nil
 		case apierrors.IsForbidden(err):
+			f.blocked("", nil)
 			return m.options.Namespaces, nil
 		}
-		f.mu.Lock()
-		f.scopeErr = err
-		f.mu.Unlock()
+		f.blocked(verb, err)
+		timer := time.NewTimer(backoff.Step())
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return nil, ctx.Err()
-		case <-time.After(backoff.Step()):
+		case <-timer.C:
 		}
 	}
+}
+
+// blocked records why it cannot be decided yet which informers to make.
+func (f *follower) blocked(verb string, err error) {
+	f.trouble.note(verb, err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.verb, f.scopeErr = verb, err
+}
+
+// probe tries whether the resource may be listed and watched in the whole cluster, at the least cost: one object is
+// listed (the API server would ignore that limit for a list of any version), and a watch is opened and closed.
+func (m *Manager) probe(ctx context.Context, r Resource) (verb string, err error) {
+	request := func(options metav1.ListOptions) *rest.Request {
+		return m.client.Get().AbsPath(r.path("")...).VersionedParams(&options, metav1.ParameterCodec)
+	}
+	body, err := fetch(ctx, request(metav1.ListOptions{Limit: 1}))
+	if err != nil {
+		return "list", err
+	}
+	list, err := scanList(body, r.apiVersion(), r.Kind, "", nil)
+	if err != nil {
+		return "list", err
+	}
+	second := int64(1)
+	stream, err := request(metav1.ListOptions{
+		Watch: true, ResourceVersion: list.ResourceVersion, TimeoutSeconds: &second,
+	}).Stream(ctx)
+	if err != nil {
+		return "watch", err
+	}
+	return "", stream.Close()
 }
 
 // keep returns the client-side namespace filter of an informer over the given namespace, nil if it needs none.
@@ -331,18 +346,6 @@ func (m *Manager) keep(namespace string) func(string) bool {
 			return false
 		}
 		return !slices.Contains(m.options.ExcludeNamespaces, ns)
-	}
-}
-
-func (m *Manager) stopAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, f := range m.running {
-		f.cancel()
-	}
-	for gr, f := range m.running {
-		<-f.done
-		delete(m.running, gr)
 	}
 }
 
@@ -362,26 +365,22 @@ type Overview struct {
 	Resources []ResourceStatus
 	// Missing are the patterns that name nothing that the API server has.
 	Missing []string
+	// Unknown are the patterns of which it is not known whether the API server has what they name.
+	Unknown []Unknown
 }
 
 // Settled reports whether every selected resource has synced or has a named reason why not.
 func (o Overview) Settled() bool {
-	if !o.Reached {
-		return false
-	}
-	for _, r := range o.Resources {
-		if !r.Synced && r.State == StateStarting {
-			return false
-		}
-	}
-	return true
+	return o.Reached && !slices.ContainsFunc(o.Resources, func(r ResourceStatus) bool { return !r.Settled })
 }
 
 // Overview returns the state of everything that is selected, resources in alphabetical order.
 func (m *Manager) Overview() Overview {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := Overview{Reached: m.resolved && m.reachErr == nil, Missing: slices.Clone(m.missing)}
+	o := Overview{
+		Reached: m.resolved && m.reachErr == nil, Missing: slices.Clone(m.missing), Unknown: slices.Clone(m.unknown),
+	}
 	if m.reachErr != nil {
 		o.Message = m.reachErr.Error()
 	}
@@ -398,22 +397,19 @@ func (m *Manager) Overview() Overview {
 func (f *follower) status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := Status{State: StateStarting}
 	if len(f.informers) == 0 {
 		if f.scopeErr != nil {
-			out.State, out.Verb, out.Message = StateFailing, "list", f.scopeErr.Error()
+			return Status{State: stateOf(f.scopeErr), Settled: true, Verb: f.verb, Message: f.scopeErr.Error()}
 		}
-		return out
+		return Status{State: StateStarting}
 	}
-	for i, in := range f.informers {
+	out := f.informers[0].status()
+	for _, in := range f.informers[1:] {
 		s := in.status()
 		out.Objects += s.Objects
-		if i == 0 {
-			out.State, out.Synced, out.Verb, out.Message, out.Position = s.State, s.Synced, s.Verb, s.Message, s.Position
-			continue
-		}
 		out.Synced = out.Synced && s.Synced
-		if out.Verb == "" && s.Verb != "" || out.State == StateWatching && s.State == StateStarting {
+		out.Settled = out.Settled && s.Settled
+		if out.Verb == "" && (s.Verb != "" || s.State == StateStarting) {
 			out.State, out.Verb, out.Message = s.State, s.Verb, s.Message
 		}
 	}

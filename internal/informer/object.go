@@ -1,8 +1,6 @@
 package informer
 
 import (
-	"strings"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -203,7 +201,7 @@ func (n *interned) get(b []byte) string {
 		if n.all == nil {
 			n.all = make(map[string]string)
 		}
-		s = strings.Clone(string(b))
+		s = string(b)
 		n.all[s] = s
 	}
 	n.last[n.next] = s

@@ -9,7 +9,6 @@ import (
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltabridge/deltabridge/internal/jsonscan"
@@ -37,7 +36,8 @@ type frame struct {
 }
 
 // scanFrame finds type, object and the object's metadata in one pass over a watch event's bytes. It accepts exactly
-// one JSON value, optionally between white space. Like encoding/json into a map it takes the last of equal keys.
+// one JSON value, optionally between white space. Like encoding/json into a map it takes the last of equal keys. A value
+// of another type than it should have counts as absent.
 func scanFrame(line []byte, f *frame) error {
 	*f = frame{}
 	var w jsonscan.Walker
@@ -46,10 +46,13 @@ func scanFrame(line []byte, f *frame) error {
 		case "type":
 			var end int
 			var err error
-			f.typ, end, err = jsonscan.String(line, value)
+			f.typ, end, err = scanString(&w, line, value)
 			return end, err
 		case "object":
-			f.meta = metadata{}
+			f.meta, f.start, f.end = metadata{}, 0, 0
+			if line[value] != '{' {
+				return w.Skip(line, value)
+			}
 			end, err := scanObject(&w, line, value, &f.meta)
 			f.start, f.end = value, end
 			return end, err
@@ -73,10 +76,10 @@ func scanObject(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error) {
 	return w.Object(b, i, func(key []byte, _, value int) (end int, err error) {
 		switch string(key) {
 		case "apiVersion":
-			m.apiVersion, end, err = scanString(b, value)
+			m.apiVersion, end, err = scanString(w, b, value)
 			return end, err
 		case "kind":
-			m.kind, end, err = scanString(b, value)
+			m.kind, end, err = scanString(w, b, value)
 			return end, err
 		case "metadata":
 			m.namespace, m.name, m.uid, m.rv, m.initialEventsEnd = nil, nil, nil, nil, false
@@ -93,16 +96,16 @@ func scanMetadata(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error)
 	return w.Object(b, i, func(key []byte, _, value int) (end int, err error) {
 		switch string(key) {
 		case "namespace":
-			m.namespace, end, err = scanString(b, value)
+			m.namespace, end, err = scanString(w, b, value)
 			return end, err
 		case "name":
-			m.name, end, err = scanString(b, value)
+			m.name, end, err = scanString(w, b, value)
 			return end, err
 		case "uid":
-			m.uid, end, err = scanString(b, value)
+			m.uid, end, err = scanString(w, b, value)
 			return end, err
 		case "resourceVersion":
-			m.rv, end, err = scanString(b, value)
+			m.rv, end, err = scanString(w, b, value)
 			return end, err
 		case "annotations":
 			m.initialEventsEnd = false
@@ -113,7 +116,7 @@ func scanMetadata(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error)
 				if string(key) != metav1.InitialEventsAnnotationKey {
 					return w.Skip(b, value)
 				}
-				text, end, err := scanString(b, value)
+				text, end, err := scanString(w, b, value)
 				m.initialEventsEnd = string(text) == "true"
 				return end, err
 			})
@@ -122,10 +125,10 @@ func scanMetadata(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error)
 	})
 }
 
-// scanString reads a string value; null counts as the empty string, as in encoding/json.
-func scanString(b []byte, i int) ([]byte, int, error) {
-	if b[i] == 'n' {
-		end, err := jsonscan.Skip(b, i)
+// scanString reads a string value; any other value counts as the empty string.
+func scanString(w *jsonscan.Walker, b []byte, i int) ([]byte, int, error) {
+	if b[i] != '"' {
+		end, err := w.Skip(b, i)
 		return nil, end, err
 	}
 	return jsonscan.String(b, i)
@@ -148,30 +151,38 @@ func (n *interned) object(m *metadata, raw []byte) *Object {
 // scanList reads a list's body. Items of a list of built-in types come without apiVersion and kind; what is missing
 // is put in, so that an object looks the same whether a list or a watch brought it. Objects that keep refuses are left
 // out. The items own their bytes: the body can be dropped.
+//
+// What is not a list for certain is refused: taken for an empty list, it would delete every object of the resource.
 func scanList(body []byte, apiVersion, kind, since string, keep func(namespace string) bool) (*List, error) {
 	list := &List{}
 	var names interned
 	var w jsonscan.Walker
-	sawMetadata := false
-	end, err := w.Object(body, 0, func(key []byte, _, value int) (int, error) {
+	var listKind []byte
+	sawItems := false
+	end, err := w.Object(body, 0, func(key []byte, _, value int) (end int, err error) {
 		switch string(key) {
+		case "kind":
+			listKind, end, err = scanString(&w, body, value)
+			return end, err
 		case "metadata":
-			end, err := w.Skip(body, value)
-			if err != nil {
-				return 0, err
-			}
-			sawMetadata = true
-			return end, json.Unmarshal(body[value:end], &list.ListMeta)
-		case "items":
-			if body[value] != '[' { // null: an empty list of some servers
+			list.ListMeta = metav1.ListMeta{}
+			if body[value] != '{' {
 				return w.Skip(body, value)
 			}
-			list.Items = list.Items[:0]
-			return w.Array(body, value, func(_, value int) (int, error) {
+			return scanListMeta(&w, body, value, &list.ListMeta)
+		case "items":
+			list.Items, sawItems = nil, true
+			if body[value] == 'n' { // null: an empty list of some servers
+				return w.Skip(body, value)
+			}
+			return w.Array(body, value, func(index, value int) (int, error) {
 				var m metadata
 				end, err := scanObject(&w, body, value, &m)
 				if err != nil {
 					return 0, err
+				}
+				if len(m.name) == 0 || len(m.rv) == 0 {
+					return 0, fmt.Errorf("item %d has no name or resourceVersion", index)
 				}
 				if keep != nil && !keep(string(m.namespace)) {
 					return end, nil
@@ -191,10 +202,28 @@ func scanList(body []byte, apiVersion, kind, since string, keep func(namespace s
 	if jsonscan.SkipSpace(body, end) != len(body) {
 		return nil, errors.New("list body: more than one value")
 	}
-	if !sawMetadata || list.ResourceVersion == "" {
-		return nil, errors.New("list body: no resourceVersion; the server's answer is not a list")
+	if list.ResourceVersion == "" || !sawItems && !bytes.HasSuffix(listKind, []byte("List")) {
+		return nil, fmt.Errorf("list body: no resourceVersion or no items; the server's answer, of kind %q, is not a list", listKind)
 	}
 	return list, nil
+}
+
+// scanListMeta reads what the Reflector and its pager need of a list's metadata.
+func scanListMeta(w *jsonscan.Walker, b []byte, i int, m *metav1.ListMeta) (int, error) {
+	return w.Object(b, i, func(key []byte, _, value int) (int, error) {
+		var into *string
+		switch string(key) {
+		case "resourceVersion":
+			into = &m.ResourceVersion
+		case "continue":
+			into = &m.Continue
+		default:
+			return w.Skip(b, value)
+		}
+		text, end, err := scanString(w, b, value)
+		*into = string(text)
+		return end, err
+	})
 }
 
 // withTypeMeta copies an object's JSON, with kind and apiVersion put in front where they are missing, in the order in
@@ -228,13 +257,15 @@ func withTypeMeta(raw []byte, m *metadata, apiVersion, kind string) []byte {
 // otherwise it falls back to reading value by value, as client-go's own framer does.
 type frameReader struct {
 	r       *bufio.Reader
+	max     int           // length of the longest frame that is read
 	long    []byte        // a line longer than the reader's buffer, pieced together
 	decoder *json.Decoder // set once a line was not one whole value
+	bound   *boundedReader
 	value   json.RawMessage
 }
 
 func newFrameReader(r io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, 64<<10)}
+	return &frameReader{r: bufio.NewReaderSize(r, 64<<10), max: maxFrameBytes}
 }
 
 // next reads one frame into f and returns the bytes that f's ranges refer to; they are valid until the next call. It
@@ -246,28 +277,34 @@ func (fr *frameReader) next(f *frame) ([]byte, error) {
 	}
 	for {
 		line, err := fr.line()
-		if err != nil && (err != io.EOF || len(line) == 0) {
+		if err != nil && (!errors.Is(err, io.EOF) || len(line) == 0) {
 			return nil, err
 		}
 		if jsonscan.SkipSpace(line, 0) == len(line) {
-			if err == io.EOF {
-				return nil, io.EOF
+			if err != nil {
+				return nil, err
 			}
 			continue
 		}
 		if scanErr := scanFrame(line, f); scanErr == nil {
 			return line, nil
 		}
-		fr.decoder = json.NewDecoder(io.MultiReader(bytes.NewReader(bytes.Clone(line)), fr.r))
+		fr.bound = &boundedReader{r: io.MultiReader(bytes.NewReader(bytes.Clone(line)), fr.r)}
+		fr.decoder = json.NewDecoder(fr.bound)
 		return fr.nextValue(f)
 	}
 }
 
 func (fr *frameReader) nextValue(f *frame) ([]byte, error) {
+	// The decoder holds a value in memory until it is whole, so what it may read for one has to be bounded.
+	fr.bound.left = fr.max
 	if err := fr.decoder.Decode(&fr.value); err != nil {
 		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
+		switch {
+		case errors.As(err, &syntax):
 			return nil, fmt.Errorf("%w: %w", errBadFrame, err)
+		case errors.Is(err, errBoundReached):
+			return nil, fr.tooLong()
 		}
 		return nil, err
 	}
@@ -286,8 +323,8 @@ func (fr *frameReader) line() ([]byte, error) {
 			return piece, nil
 		}
 		fr.long = append(fr.long, piece...)
-		if len(fr.long) > maxFrameBytes {
-			return nil, fmt.Errorf("%w: longer than %d bytes", errBadFrame, maxFrameBytes)
+		if len(fr.long) > fr.max {
+			return nil, fr.tooLong()
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return fr.long, err
@@ -295,4 +332,23 @@ func (fr *frameReader) line() ([]byte, error) {
 	}
 }
 
-var _ runtime.Object = (*List)(nil)
+func (fr *frameReader) tooLong() error {
+	return fmt.Errorf("%w: longer than %d bytes", errBadFrame, fr.max)
+}
+
+var errBoundReached = errors.New("bound reached")
+
+// boundedReader reads at most left bytes and fails then.
+type boundedReader struct {
+	r    io.Reader
+	left int
+}
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errBoundReached
+	}
+	n, err := b.r.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}

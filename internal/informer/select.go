@@ -39,10 +39,18 @@ type CatalogVersion struct {
 // Selection is the outcome of resolving patterns against a catalog.
 type Selection struct {
 	Resources []Resource
-	// Missing are the patterns that name a resource which the API server does not have, now.
+	// Missing are the patterns that name what the API server does not have, now.
 	Missing []string
+	// Unknown are the patterns that name nothing in what discovery could read, but may in what it could not.
+	Unknown []Unknown
 	// Warnings are facts about the patterns that the user should know, in full sentences.
 	Warnings []string
+}
+
+// Unknown is a pattern of which it is not known whether the API server has what it names.
+type Unknown struct {
+	Pattern string
+	Message string // why, in words for a user
 }
 
 // leftOutOfAll reports whether "*" leaves a resource out unless it is named: values of Secrets should not be published
@@ -78,8 +86,12 @@ func Select(patterns []Pattern, catalog Catalog) Selection {
 			continue
 		}
 		found := catalog.resolve(p.Text)
-		if len(found) == 0 && !strings.HasPrefix(p.Text, "*") {
-			out.Missing = append(out.Missing, p.Text)
+		if len(found) == 0 && p.Text != "*" {
+			if why := catalog.unread(p.Text); why != "" {
+				out.Unknown = append(out.Unknown, Unknown{Pattern: p.Text, Message: why})
+			} else {
+				out.Missing = append(out.Missing, p.Text)
+			}
 		}
 		for _, m := range found {
 			gr := m.resource.GVR.GroupResource()
@@ -183,6 +195,21 @@ func (c Catalog) resolve(text string) []match {
 		}
 	}
 	return nil
+}
+
+// unread says which of the group versions that discovery could not read may hold what a pattern names, and why it could
+// not; empty if none may.
+func (c Catalog) unread(text string) string {
+	_, rest, dotted := strings.Cut(text, ".")
+	_, group, _ := strings.Cut(rest, ".")
+	var why []string
+	for gv, err := range c.Failed {
+		if !dotted || gv.Group == rest || gv.Group == group {
+			why = append(why, gv.String()+": "+err.Error())
+		}
+	}
+	slices.Sort(why)
+	return strings.Join(why, "; ")
 }
 
 func (c Catalog) group(name string) (CatalogGroup, bool) {

@@ -17,6 +17,13 @@ import (
 // aggregated APIs accept the request and never end the initial events.
 const initialEventsTimeout = 30 * time.Second
 
+// shortWatch is how long a watch that brings nothing must last at least. One that ends sooner is not opened again at
+// once.
+const shortWatch = time.Second
+
+// provenWatch is how long a watch must last to count as working although it brings nothing, where the last ones failed.
+const provenWatch = 10 * time.Second
+
 // errInitialEventsStalled means that a streaming list went silent before its end.
 var errInitialEventsStalled = errors.New("the streaming list went silent before its end")
 
@@ -25,14 +32,24 @@ var errInitialEventsStalled = errors.New("the streaming list went silent before 
 type stream struct {
 	lw     *ListWatch
 	body   io.ReadCloser
-	ctx    context.Context
+	ctx    context.Context // of the request, ends the reading
 	cancel context.CancelCauseFunc
 	result chan watch.Event
-	done   chan struct{}
+	done   chan struct{} // closed when the goroutine has ended
+
+	// unread is closed when nobody reads the result any more: the watch was stopped, or its owner's context has ended.
+	unread <-chan struct{}
+	stop   context.CancelFunc
+
+	opened time.Time
+	// from is the version that the watch began at, last the last one that the server sent, and handed the last one that
+	// was handed on. They differ where the namespace filter left something out.
+	from, last, handed string
 
 	// initial is true until the bookmark that ends a streaming list; since is then what a listed object carries.
 	initial bool
 	since   string
+	stall   *time.Timer // ends a streaming list that is silent
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -41,7 +58,11 @@ var _ watch.Interface = (*stream)(nil)
 // holds the FIFO's lock; the events are in memory in any case.
 const resultBuffer = 64
 
-func newStream(ctx context.Context, cancel context.CancelCauseFunc, lw *ListWatch, body io.ReadCloser, initial bool, since string) *stream {
+// newStream returns a running stream over the body of a watch response from the given version; for a streaming list,
+// since is the version up to which the resource was followed before. The owner's context is the one that cancel's
+// context was made of.
+func newStream(owner, ctx context.Context, cancel context.CancelCauseFunc, lw *ListWatch, body io.ReadCloser, from string, initial bool, since string) *stream {
+	unread, stop := context.WithCancel(owner)
 	s := &stream{
 		lw:      lw,
 		body:    body,
@@ -49,6 +70,11 @@ func newStream(ctx context.Context, cancel context.CancelCauseFunc, lw *ListWatc
 		cancel:  cancel,
 		result:  make(chan watch.Event, resultBuffer),
 		done:    make(chan struct{}),
+		unread:  unread.Done(),
+		stop:    stop,
+		opened:  time.Now(),
+		from:    from,
+		last:    from,
 		initial: initial,
 		since:   since,
 	}
@@ -61,118 +87,162 @@ func (s *stream) ResultChan() <-chan watch.Event { return s.result }
 
 // Stop ends the watch and waits for its goroutine. It may be called more than once.
 func (s *stream) Stop() {
+	s.stop()
 	s.cancel(errors.New("watch stopped"))
 	<-s.done
 }
 
 func (s *stream) run() {
 	defer close(s.done)
+	defer s.stop()
 	defer close(s.result)
 	defer s.cancel(nil)
 	defer func() { _ = s.body.Close() }()
-
-	var stall *time.Timer
 	if s.initial {
-		stall = time.AfterFunc(initialEventsTimeout, func() { s.cancel(errInitialEventsStalled) })
-		defer stall.Stop()
+		s.stall = time.AfterFunc(initialEventsTimeout, func() { s.cancel(errInitialEventsStalled) })
+		defer s.stall.Stop()
 	}
+	proven := time.AfterFunc(provenWatch, s.lw.watchLasts)
+	err := s.read()
+	proven.Stop()
+	s.ended(err)
+}
 
+// read hands on events until there are no more, and returns why: io.EOF or another error of the body, an error that
+// wraps errBadFrame, or the API's error of an ERROR frame.
+func (s *stream) read() error {
 	frames := newFrameReader(s.body)
 	var f frame
 	var names interned
 	for {
 		line, err := frames.next(&f)
 		if err != nil {
-			s.ended(err)
-			return
+			return err
 		}
-		if stall != nil {
-			stall.Reset(initialEventsTimeout)
-		}
-		event, err := s.event(line, &f, &names)
+		event, o, err := s.event(line, &f, &names)
 		if err != nil {
-			s.ended(err)
-			return
+			return err
 		}
-		if o, ok := event.Object.(*Object); ok {
-			if o.rv != "" && !s.initial {
-				s.lw.follow(o.rv)
+		ends := s.initial && o.initialEventsEnd
+		if s.initial && !ends {
+			// Only what the list consists of shows that it goes on: a busy resource that never ends it would be watched
+			// for ever without anything being handed to the cache.
+			if event.Type == watch.Added {
+				s.stall.Reset(initialEventsTimeout)
 			}
-			if event.Type != watch.Bookmark && s.lw.keep != nil && !s.lw.keep(o.namespace) {
-				continue
+		} else {
+			if s.last == s.from && o.rv != s.from {
+				s.lw.watchMoves()
 			}
-			if o.initialEventsEnd && s.initial {
-				s.initial = false
-				stall.Stop()
-				stall = nil
-				s.lw.listSucceeded(o.rv)
-			}
+			s.last = o.rv
+			s.lw.follow(o.rv)
+		}
+		if ends {
+			s.initial = false
+			s.stall.Stop()
+			s.from = o.rv
+			s.lw.listSucceeded(o.rv)
+		}
+		if event.Type != watch.Bookmark && s.lw.keep != nil && !s.lw.keep(o.namespace) {
+			continue
 		}
 		select {
 		case s.result <- event:
+			s.handed = o.rv
+			if ends {
+				s.handed = "" // the watch that follows counts for itself
+			}
 		case <-s.ctx.Done():
-			s.ended(context.Cause(s.ctx))
-			return
+			return context.Cause(s.ctx)
 		}
 	}
 }
 
-// event turns a scanned frame into what the Reflector takes.
-func (s *stream) event(line []byte, f *frame, names *interned) (watch.Event, error) {
-	typ := watch.EventType(f.typ)
-	switch typ {
-	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
-		raw := withTypeMeta(line[f.start:f.end], &f.meta, s.lw.resource.apiVersion(), s.lw.resource.Kind)
-		o := names.object(&f.meta, raw)
-		if o.rv == "" || (o.name == "" && typ != watch.Bookmark) {
-			return watch.Event{}, fmt.Errorf("%w: %s without name or resourceVersion", errBadFrame, typ)
-		}
-		o.listed, o.since = s.initial && typ == watch.Added, s.since
-		return watch.Event{Type: constantType(typ), Object: o}, nil
+// event turns a scanned frame into what the Reflector takes. An ERROR frame is returned as an error.
+func (s *stream) event(line []byte, f *frame, names *interned) (watch.Event, *Object, error) {
+	var typ watch.EventType // the constant, so that no event keeps a string of its own
+	switch watch.EventType(f.typ) {
+	case watch.Added:
+		typ = watch.Added
+	case watch.Modified:
+		typ = watch.Modified
+	case watch.Deleted:
+		typ = watch.Deleted
+	case watch.Bookmark:
+		typ = watch.Bookmark
 	case watch.Error:
 		status := &metav1.Status{}
 		if err := json.Unmarshal(line[f.start:f.end], status); err != nil {
-			return watch.Event{}, fmt.Errorf("%w: ERROR without a Status: %w", errBadFrame, err)
+			return watch.Event{}, nil, fmt.Errorf("%w: ERROR without a Status: %w", errBadFrame, err)
 		}
-		s.lw.watchEnded(apierrors.FromObject(status))
-		return watch.Event{Type: watch.Error, Object: status}, nil
-	}
-	return watch.Event{}, fmt.Errorf("%w: unknown type %q", errBadFrame, f.typ)
-}
-
-// constantType maps a scanned type to the constant, so that no event keeps a string of its own.
-func constantType(t watch.EventType) watch.EventType {
-	switch t {
-	case watch.Added:
-		return watch.Added
-	case watch.Modified:
-		return watch.Modified
-	case watch.Deleted:
-		return watch.Deleted
-	}
-	return watch.Bookmark
-}
-
-// ended records why the watch is over. The channel is closed without an error event, so that the Reflector watches on
-// from the last version it has seen, instead of listing again; only a streaming list that cannot be completed says so,
-// because the Reflector then falls back to a plain list.
-func (s *stream) ended(err error) {
-	switch {
-	case errors.Is(err, errBadFrame):
-		s.lw.metrics.BadFrame(s.lw.resource.GVR.GroupResource())
-		s.lw.log.Warn("watch sent an invalid frame, watching again from the last version", "resource", s.lw.resource.String(), "error", err)
-		s.lw.watchEnded(err)
-	case errors.Is(context.Cause(s.ctx), errInitialEventsStalled):
-		s.lw.streamingListFailed()
-		select {
-		case s.result <- watch.Event{Type: watch.Error, Object: &metav1.Status{
-			Status: metav1.StatusFailure, Code: 406, Reason: metav1.StatusReasonNotAcceptable, Message: errInitialEventsStalled.Error(),
-		}}:
-		default: // the channel is full: somebody is reading, and sees it closed
-		}
-	case s.ctx.Err() != nil || errors.Is(err, io.EOF):
-		s.lw.watchEnded(nil)
+		return watch.Event{}, nil, apierrors.FromObject(status)
 	default:
-		s.lw.watchEnded(err)
+		return watch.Event{}, nil, fmt.Errorf("%w: unknown type %q", errBadFrame, f.typ)
+	}
+	raw := withTypeMeta(line[f.start:f.end], &f.meta, s.lw.resource.apiVersion(), s.lw.resource.Kind)
+	o := names.object(&f.meta, raw)
+	if o.rv == "" || (o.name == "" && typ != watch.Bookmark) {
+		return watch.Event{}, nil, fmt.Errorf("%w: %s without name or resourceVersion", errBadFrame, typ)
+	}
+	o.listed, o.since = s.initial && typ == watch.Added, s.since
+	return watch.Event{Type: typ, Object: o}, o, nil
+}
+
+// ended decides what the Reflector does next, after all that was handed on.
+//
+// A watch that ends, for whatever reason, is to be opened again from the last version, since a list would lose the
+// versions in between. So the channel is closed without an error, after a bookmark if the Reflector would otherwise not
+// know that version, or take the watch for a failure because it brought nothing. Only a version that the server no
+// longer has makes the Reflector list. A streaming list that cannot be completed says so, for else the Reflector asks
+// for it again at once; upon this error it falls back to a plain list.
+func (s *stream) ended(err error) {
+	stalled := errors.Is(context.Cause(s.ctx), errInitialEventsStalled)
+	if s.ctx.Err() != nil && !stalled {
+		return
+	}
+	badFrame := errors.Is(err, errBadFrame)
+	if badFrame {
+		s.lw.metrics.BadFrame(s.lw.resource.GVR.GroupResource())
+	}
+	if s.initial {
+		if stalled {
+			s.lw.streamingListFailed()
+			err = errInitialEventsStalled
+		}
+		if expired(err) && s.from != "" {
+			s.handError(err)
+			return
+		}
+		s.handError(apierrors.NewInternalError(fmt.Errorf("the streaming list broke off: %w", err)))
+		return
+	}
+	failed := badFrame || answered(err)
+	fruitless := s.last == s.from && (failed || time.Since(s.opened) < shortWatch)
+	s.lw.watchEnded(err, failed, fruitless)
+	if expired(err) {
+		s.handError(err)
+		return
+	}
+	if s.last != s.handed {
+		s.hand(watch.Event{Type: watch.Bookmark, Object: &Object{
+			rv: s.last, apiVersion: s.lw.resource.apiVersion(), kind: s.lw.resource.Kind,
+		}})
+	}
+}
+
+// handError hands an error to the Reflector, which tests what kind it is.
+func (s *stream) handError(err error) {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		status = apierrors.NewInternalError(err)
+	}
+	object := status.Status()
+	s.hand(watch.Event{Type: watch.Error, Object: &object})
+}
+
+func (s *stream) hand(event watch.Event) {
+	select {
+	case s.result <- event:
+	case <-s.unread:
 	}
 }

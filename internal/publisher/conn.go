@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// ackTimeout is how long an append may go without an answer before it is sent again. A stream leader that steps down
-// drops what it had queued without a word, so without a timeout an append would wait for ever.
-const ackTimeout = 3 * time.Second
+// forgetAfter is how long the client remembers an append that is not answered. The shards lose patience much earlier; an
+// answer that comes after all is still of use to them.
+const forgetAfter = time.Minute
 
 // ErrNotConnected means that there is no connection to NATS at the moment. Conn reconnects by itself.
 var ErrNotConnected = errors.New("not connected to NATS")
@@ -64,8 +65,11 @@ type Conn struct {
 type handler interface {
 	acked(*nats.Msg, *jetstream.PubAck)
 	failed(*nats.Msg, error)
+	denied(subject string)
 	wake()
 }
+
+var _ broker = (*Conn)(nil)
 
 // NewConn returns a Conn that connects when it runs.
 func NewConn(options ConnOptions, log *slog.Logger) *Conn {
@@ -155,9 +159,10 @@ func (c *Conn) connect() (<-chan struct{}, error) {
 		return nil, err
 	}
 	jsOpts := []jetstream.JetStreamOpt{
-		// The window is ours; the client's own bound must never be what blocks.
-		jetstream.WithPublishAsyncMaxPending(4*c.options.MaxPending + 64),
-		jetstream.WithPublishAsyncTimeout(ackTimeout),
+		// The window is the shards', and the client's own bound must never be what blocks: it also counts what they have
+		// given up and the client has not forgotten yet.
+		jetstream.WithPublishAsyncMaxPending(64*c.options.MaxPending + 1024),
+		jetstream.WithPublishAsyncTimeout(forgetAfter),
 		jetstream.WithPublishAsyncAckHandler(func(_ jetstream.JetStream, m *nats.Msg, ack *jetstream.PubAck) {
 			if h := c.current(); h != nil {
 				h.acked(m, ack)
@@ -258,22 +263,41 @@ func orEOF(err error) error {
 	return err
 }
 
-// asyncError remembers refusals to publish: the server drops such a message without an answer, so that the refusal is
-// all that explains the missing acknowledgement.
+// asyncError takes note of refusals to publish: the server drops such a message without an answer, so that the refusal
+// is all that explains the missing acknowledgement.
 func (c *Conn) asyncError(err error) {
-	if errors.Is(err, nats.ErrPermissionViolation) {
-		_, rest, ok := strings.Cut(err.Error(), `Publish to "`)
-		if subject, _, quoted := strings.Cut(rest, `"`); ok && quoted {
-			c.mu.Lock()
-			if len(c.denied) > 1024 {
-				clear(c.denied)
-			}
-			c.denied[subject] = time.Now()
-			c.mu.Unlock()
-			return
-		}
+	subject, denied := deniedSubject(err)
+	if !denied {
+		c.log.Warn("NATS reports an error", "error", err)
+		return
 	}
-	c.log.Warn("NATS reports an error", "error", err)
+	c.mu.Lock()
+	if len(c.denied) > 1024 {
+		clear(c.denied)
+	}
+	c.denied[subject] = time.Now()
+	h := c.handler
+	c.mu.Unlock()
+	if h != nil {
+		h.denied(subject)
+	}
+}
+
+// deniedSubject returns the subject that an error from the server refuses us to publish on; false for any other error.
+func deniedSubject(err error) (string, bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	_, rest, ok := strings.Cut(err.Error(), "Publish to ")
+	if !ok {
+		return "", false
+	}
+	quoted, err := strconv.QuotedPrefix(rest)
+	if err != nil {
+		return "", false
+	}
+	subject, err := strconv.Unquote(quoted)
+	return subject, err == nil
 }
 
 // deniedSince reports whether the server refused us to publish on the subject since the time.
@@ -326,6 +350,18 @@ func (c *Conn) JetStream() (jetstream.JetStream, error) {
 		return nil, errors.Join(ErrNotConnected, c.lastErr)
 	}
 	return c.js, nil
+}
+
+var publishOptions = []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)} // retrying is the shards'
+
+// publish hands a message to the client, which does not wait for its acknowledgement.
+func (c *Conn) publish(m *nats.Msg) error {
+	js, err := c.JetStream()
+	if err != nil {
+		return err
+	}
+	_, err = js.PublishMsgAsync(m, publishOptions...)
+	return err
 }
 
 // MaxPayload returns the largest message that the connected server takes, in bytes, header block included; zero while

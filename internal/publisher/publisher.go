@@ -45,7 +45,7 @@ type Metrics interface {
 type Options struct {
 	Conn       *Conn
 	Stream     string
-	MaxMsgSize int64 // the stream's own limit in bytes, -1 for none
+	MaxMsgSize int64 // the stream's own limit in bytes, -1 for none; see SetMaxMsgSize
 	Scheme     message.Scheme
 	Encoder    Encoder
 	Ledger     Ledger
@@ -57,14 +57,29 @@ type Options struct {
 	Log             *slog.Logger
 }
 
+// broker is what the shards need of the connection to NATS.
+type broker interface {
+	// publish hands a message to the client. The outcome comes to the handler with the same pointer, at most once and
+	// perhaps never: a connection that closes takes what was under way with it.
+	publish(m *nats.Msg) error
+	// leaderRead reads a message at the stream's leader, nil if there is none.
+	leaderRead(ctx context.Context, stream string, request leaderRequest) (*record, error)
+	// MaxPayload is the largest message that the server takes, zero if that is not known.
+	MaxPayload() int64
+	// attach makes h the one to be told of outcomes; nil ends it.
+	attach(h handler)
+}
+
 // Publisher appends changes to a stream. Make it with New, start it with Run.
 type Publisher struct {
-	options Options
-	shards  []*shard
-	seed    maphash.Seed
-	readers chan struct{} // bounds the reads of the stream's leader under way
-	reads   sync.WaitGroup
-	ctx     context.Context // ends the reads; set by Run
+	options    Options
+	broker     broker
+	shards     []*shard
+	seed       maphash.Seed
+	readers    chan struct{} // bounds the reads of the stream's leader under way
+	reads      sync.WaitGroup
+	ctx        context.Context // ends the reads; set by Run
+	maxMsgSize atomic.Int64
 
 	pending      atomic.Int64 // changes accepted and not done
 	pendingBytes atomic.Int64 // their objects' size
@@ -80,15 +95,26 @@ type Publisher struct {
 
 // Trouble is why nothing, or not all, can be published at the moment.
 type Trouble struct {
-	Reason  string // short and constant: disconnected, stream-full, no-stream, no-permission, timeout, …
+	// Reason is short and constant: disconnected, timeout, unavailable, no-stream, no-permission, stream-full,
+	// no-resources, overloaded, refused.
+	Reason  string
 	Message string // in words for a user
 	Since   time.Time
 }
+
+const (
+	// maxShards bounds the shards; a shard more than there are cores gains nothing.
+	maxShards = 4
+	// shardBytes is the least of MaxPendingBytes that a shard is given. It is above what servers usually take as one
+	// message, so that messages that go alone, one in each shard, stay within the bound together.
+	shardBytes = 8 << 20
+)
 
 // New returns a Publisher that takes changes at once and appends them when it runs.
 func New(o Options) *Publisher {
 	p := &Publisher{
 		options: o,
+		broker:  o.Conn,
 		seed:    maphash.MakeSeed(),
 		readers: make(chan struct{}, 64),
 		idle:    make(chan struct{}, 1),
@@ -96,7 +122,8 @@ func New(o Options) *Publisher {
 		trouble: map[int]Trouble{},
 		parked:  map[string]string{},
 	}
-	n := max(1, min(4, runtime.GOMAXPROCS(0), o.MaxPending))
+	p.maxMsgSize.Store(o.MaxMsgSize)
+	n := max(1, min(maxShards, runtime.GOMAXPROCS(0), o.MaxPending, int(o.MaxPendingBytes/shardBytes)))
 	for i := range n {
 		p.shards = append(p.shards, newShard(p, i, max(1, o.MaxPending/n), max(1, o.MaxPendingBytes/int64(n))))
 	}
@@ -109,8 +136,8 @@ func (p *Publisher) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.ctx = ctx
-	p.options.Conn.attach(p)
-	defer p.options.Conn.attach(nil)
+	p.broker.attach(p)
+	defer p.broker.attach(nil)
 	var wg sync.WaitGroup
 	for _, s := range p.shards {
 		wg.Go(func() { s.run(ctx) })
@@ -127,10 +154,15 @@ func (p *Publisher) Publish(c *change.Change) {
 	p.shard(subject).post(event{kind: evChange, subject: subject, change: c})
 }
 
+// SetMaxMsgSize says that the stream's own limit has changed, -1 for none. A limit that is too low makes messages smaller
+// than they need be; one that is too high costs an attempt that the broker refuses.
+func (p *Publisher) SetMaxMsgSize(size int64) { p.maxMsgSize.Store(size) }
+
 // Pending returns how many changes are accepted and not done, and the size of their objects in bytes.
 func (p *Publisher) Pending() (messages, bytes int64) { return p.pending.Load(), p.pendingBytes.Load() }
 
-// Flush blocks until every accepted change is done or the context ends, and returns how many are left.
+// Flush blocks until every accepted change is done, the context ends, or another writer has taken over, after which
+// nothing more is sent; it returns how many changes are left. One caller at a time may wait.
 func (p *Publisher) Flush(ctx context.Context) int64 {
 	for {
 		left := p.pending.Load()
@@ -139,6 +171,8 @@ func (p *Publisher) Flush(ctx context.Context) int64 {
 		}
 		select {
 		case <-ctx.Done():
+			return left
+		case <-p.fenced:
 			return left
 		case <-p.idle:
 		}
@@ -189,18 +223,15 @@ func (p *Publisher) Parked() map[string]string {
 	return out
 }
 
-// setTrouble records a shard's trouble; the time of the first occurrence stays while the reason does.
+// setTrouble records a shard's trouble; the time of the first occurrence stays until the shard is out of it.
 func (p *Publisher) setTrouble(shard int, reason, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, ok := p.trouble[shard]
-	if !ok || t.Reason != reason {
-		if !ok {
-			t.Since = time.Now()
-		}
-		t.Reason = reason
+	if !ok {
+		t.Since = time.Now()
 	}
-	t.Message = text
+	t.Reason, t.Message = reason, text
 	p.trouble[shard] = t
 }
 
@@ -210,12 +241,23 @@ func (p *Publisher) clearTrouble(shard int) {
 	delete(p.trouble, shard)
 }
 
-func (p *Publisher) setParked(subject, why string) (first bool) {
+// parkedLogged is how many parked objects are logged one by one; /statusz and Parked name all.
+const parkedLogged = 10
+
+// reportParked records why an object cannot be published, and logs the first ones.
+func (p *Publisher) reportParked(subject, why string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	_, had := p.parked[subject]
 	p.parked[subject] = why
-	return !had
+	n := len(p.parked)
+	p.mu.Unlock()
+	switch {
+	case had || n > parkedLogged:
+	case n == parkedLogged:
+		p.options.Log.Error("object cannot be published, as more and more; the next ones are not logged", "subject", subject, "error", why)
+	default:
+		p.options.Log.Error("object cannot be published, others are not affected", "subject", subject, "error", why)
+	}
 }
 
 func (p *Publisher) clearParked(subject string) {
@@ -242,6 +284,8 @@ func (p *Publisher) shard(subject string) *shard {
 	return p.shards[maphash.String(p.seed, subject)%uint64(len(p.shards))]
 }
 
+var _ handler = (*Publisher)(nil)
+
 // acked and failed are called by the NATS client for each append, on its goroutines.
 func (p *Publisher) acked(m *nats.Msg, ack *jetstream.PubAck) {
 	p.shard(m.Subject).post(event{kind: evAck, msg: m, ack: ack})
@@ -249,6 +293,12 @@ func (p *Publisher) acked(m *nats.Msg, ack *jetstream.PubAck) {
 
 func (p *Publisher) failed(m *nats.Msg, err error) {
 	p.shard(m.Subject).post(event{kind: evFail, msg: m, err: err})
+}
+
+// denied is called when the server has refused us to publish on a subject. It drops such a message without a word, so
+// that nothing else tells of the append's end.
+func (p *Publisher) denied(subject string) {
+	p.shard(subject).post(event{kind: evDenied, subject: subject})
 }
 
 // wake is called when a connection came back.
@@ -267,15 +317,15 @@ func (p *Publisher) read(s *shard, o *object, request leaderRequest) {
 		case <-p.ctx.Done():
 			return
 		}
-		r, err := p.options.Conn.leaderRead(p.ctx, p.options.Stream, request)
+		r, err := p.broker.leaderRead(p.ctx, p.options.Stream, request)
 		s.post(event{kind: evRead, object: o, record: r, err: err})
 	})
 }
 
 // limit returns the largest message that client, server and stream take, in bytes, header block included.
 func (p *Publisher) limit() int64 {
-	limit := p.options.Conn.MaxPayload()
-	if size := p.options.MaxMsgSize; size >= 0 && (limit <= 0 || size < limit) {
+	limit := p.broker.MaxPayload()
+	if size := p.maxMsgSize.Load(); size >= 0 && (limit <= 0 || size < limit) {
 		limit = size
 	}
 	return limit

@@ -12,26 +12,33 @@ import (
 // Server error codes that nats.go has no constant for. They are JetStream's err_code values.
 const (
 	codeAccountResources   = 10002 // resource limits exceeded for account
-	codeClusterNotLeader   = 10008 // JetStream cluster not leader / temporarily unavailable
+	codeClusterNotAvail    = 10008 // JetStream system temporarily unavailable
+	codeClusterNotLeader   = 10009 // JetStream cluster can not handle request
 	codeInsufficient       = 10023 // insufficient resources
+	codeMemoryExceeded     = 10028 // insufficient memory resources available
+	codeNoAccount          = 10035 // account not found
 	codeStorageExceeded    = 10047 // insufficient storage resources available
-	codeMessageTooLarge    = 10054 // message size exceeds maximum allowed
 	codeStreamMismatch     = 10060 // expected stream does not match
+	codeSubjectsOverlap    = 10065 // subjects overlap with an existing stream
 	codeStoreFailed        = 10077 // maximum bytes, messages, … exceeded
 	codeHeaderTooLarge     = 10097 // header size exceeds 64 KiB
 	codeSealed             = 10109 // invalid operation on sealed stream
+	codeStreamOffline      = 10118 // stream is offline
 	codeIDInProcess        = 10158 // duplicate message id is in process
-	codeSubjectsOverlap    = 10065 // subjects overlap with an existing stream
-	codeWrongLastInProcess = 10164 // wrong last sequence, another append in process
+	codeSequenceNotReady   = 10163 // expected last sequence per subject temporarily unavailable
 	codeTooManyRequests    = 10167 // too many requests
+	codeStreamOfflineCause = 10194 // stream is offline: …
 )
+
+// errAckTimeout means that an append was not answered in time.
+var errAckTimeout = errors.New("no acknowledgement in time")
 
 // reaction is what an error of an append calls for.
 type reaction uint8
 
 const (
-	// reactResend: it is not known whether the message was stored. The identical message is sent again after a pause;
-	// its id and the expected sequence make that harmless.
+	// reactResend: it is not known whether the message was stored. The identical message is sent again; its id and the
+	// expected sequence make that harmless.
 	reactResend reaction = iota
 	// reactSoon: the broker is still busy with an earlier append; the same message goes again in milliseconds. Never a
 	// fence.
@@ -44,6 +51,8 @@ const (
 	reactReduce
 	// reactMissing: there is no stream, or not the one we know.
 	reactMissing
+	// reactDenied: the server does not permit us to publish on the subject.
+	reactDenied
 )
 
 // classify maps an error of an append to the reaction it calls for and the code under which it is counted. An error
@@ -55,27 +64,62 @@ func classify(err error) (reaction, string) {
 		switch api.ErrorCode {
 		case jetstream.JSErrCodeStreamWrongLastSequence:
 			return reactReread, code
-		case codeWrongLastInProcess, codeIDInProcess:
+		case jetstream.JSErrCodeStreamWrongLastSequenceConstant, codeIDInProcess, codeSequenceNotReady:
 			return reactSoon, code
-		case codeMessageTooLarge, codeHeaderTooLarge:
+		case jetstream.JSErrCodeStreamMessageExceedsMaximum, codeHeaderTooLarge:
 			return reactReduce, code
 		case jetstream.JSErrCodeStreamNotFound, jetstream.JSErrCodeJetStreamNotEnabled,
-			jetstream.JSErrCodeJetStreamNotEnabledForAccount, codeStreamMismatch, codeSealed:
+			jetstream.JSErrCodeJetStreamNotEnabledForAccount, codeNoAccount, codeStreamMismatch, codeSealed,
+			codeStreamOffline, codeStreamOfflineCause:
 			return reactMissing, code
-		case codeClusterNotLeader:
+		case codeClusterNotAvail, codeClusterNotLeader:
 			return reactResend, code
 		}
 		return reactHold, code // stream full, account or server out of resources, 429, and what is new to us
 	}
+	var denied *DeniedError
 	switch {
+	case errors.As(err, &denied):
+		return reactDenied, "denied"
 	case errors.Is(err, nats.ErrMaxPayload):
 		return reactReduce, "max_payload"
-	case errors.Is(err, jetstream.ErrAsyncPublishTimeout), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errAckTimeout), errors.Is(err, jetstream.ErrAsyncPublishTimeout), errors.Is(err, nats.ErrTimeout),
+		errors.Is(err, context.DeadlineExceeded):
 		return reactResend, "timeout"
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return reactMissing, "no_responders"
-	case errors.Is(err, nats.ErrDisconnected):
+	case errors.Is(err, ErrNotConnected), errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrReconnectBufExceeded),
+		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
 		return reactResend, "disconnected"
 	}
 	return reactHold, "client"
+}
+
+// troubleOf says in a word and in a sentence what a failed append, or a failed read of the stream, means for a user.
+func troubleOf(stream string, r reaction, code string, err error) (reason, text string) {
+	switch r {
+	case reactMissing:
+		return "no-stream", "stream " + stream + " does not answer; is it there, and does it have a leader? " + err.Error()
+	case reactDenied:
+		return "no-permission", err.Error()
+	case reactResend:
+		switch code {
+		case "timeout":
+			return "timeout", "stream " + stream + " does not acknowledge in time: " + err.Error()
+		case "disconnected":
+			return "disconnected", err.Error()
+		}
+		return "unavailable", "stream " + stream + " cannot take messages at the moment: " + err.Error()
+	}
+	held := "stream " + stream + " refuses messages, they are kept: " + err.Error()
+	switch code {
+	case strconv.Itoa(codeStoreFailed):
+		return "stream-full", held
+	case strconv.Itoa(codeAccountResources), strconv.Itoa(codeInsufficient), strconv.Itoa(codeMemoryExceeded),
+		strconv.Itoa(codeStorageExceeded):
+		return "no-resources", held
+	case strconv.Itoa(codeTooManyRequests):
+		return "overloaded", held
+	}
+	return "refused", held
 }

@@ -3,9 +3,6 @@ package publisher
 import (
 	"container/heap"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -14,19 +11,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltabridge/deltabridge/internal/change"
-	"github.com/deltabridge/deltabridge/internal/message"
 )
 
 const (
 	// holdMin and holdMax bound the pause between probes while the broker takes nothing.
 	holdMin = 50 * time.Millisecond
 	holdMax = 5 * time.Second
-	// soon is the pause before the same message is sent again while the broker is busy with an earlier append.
-	soon = 5 * time.Millisecond
-	// soonAttempts is how often that is tried before the subject's last message is read instead.
-	soonAttempts = 20
-	// parkedRetry is how often an object that cannot be published for a reason of its own is tried again.
-	parkedRetry = time.Minute
+	// patience is how long an append may go without an answer before it is sent again. A stream leader that steps down
+	// drops what it had queued without a word, so without a limit an append would wait for ever. A leader that is merely
+	// slower than that is not sent everything twice: an answer that comes late counts, and the shard only probes.
+	patience = 3 * time.Second
 )
 
 type eventKind uint8
@@ -34,7 +28,8 @@ type eventKind uint8
 const (
 	evChange eventKind = iota // a change was accepted
 	evAck                     // an append was answered with an acknowledgement
-	evFail                    // an append was answered with an error, or not at all
+	evFail                    // an append was answered with an error, or its connection was lost
+	evDenied                  // the server refused us to publish on a subject
 	evRead                    // a read of the stream's leader has ended
 	evWake                    // the connection came back
 )
@@ -50,49 +45,10 @@ type event struct {
 	record  *record
 }
 
-// waiting is a change in an object's queue. Those that the publisher made itself are not counted and not reported.
-type waiting struct {
-	change *change.Change
-	own    bool
-}
-
-// purpose says why a shard reads the stream for an object.
-type purpose uint8
-
-const (
-	readNothing purpose = iota
-	readLast            // another message is the subject's last: which?
-	readBody            // a deletion without a body: the last known one
-	readVerify          // an acknowledgement says duplicate: is that message still there?
-)
-
-// object is one object with changes that wait. It exists only while there are any; what outlasts it is in the ledger.
-type object struct {
-	subject string
-	queue   []waiting
-
-	// The append of the queue's head, once it is encoded. It is kept unchanged until its outcome is known, so that what
-	// is sent again is byte for byte what was sent before.
-	msg      *nats.Msg
-	change   *change.Change // what msg says; the queue's head, or made of it
-	id       string
-	expected uint64
-	size     int64
-	sent     time.Time
-	first    time.Time // when msg was sent first
-
-	level    message.Level // how far the head had to be reduced
-	again    bool          // the head's id must say again
-	attempts int
-	reading  purpose
-	inFlight bool
-	parked   bool      // set aside for a reason of its own
-	queued   bool      // in the shard's ready list
-	due      time.Time // when delayed: when to go on
-	index    int       // in the heap of delayed objects, -1 if not there
-}
-
 // shard owns the objects whose subjects hash to it. Only its goroutine touches its fields, inbox apart.
+//
+// An object with changes that wait is in exactly one place: in the ready list, in flight, in a read, or in the delay
+// heap. It gets from one to the next only in the methods below and in outcome.go.
 type shard struct {
 	p     *Publisher
 	index int
@@ -102,22 +58,26 @@ type shard struct {
 	woken chan struct{}
 
 	objects map[string]*object
-	flights map[*nats.Msg]*object
-	ready   []*object // from head on: what can be sent, in order
-	head    int
+	ready   queue[*object] // what can be sent, in order
+	flights flightList     // what is in flight, in the order of sending
 	delayed delayHeap
 
 	inFlight      int
 	inFlightBytes int64
+	reading       int
 	maxMessages   int
 	maxBytes      int64
-	window        int // how many may be in flight now; one while the broker takes nothing
+	window        int // how many may be in flight now; one after the broker took nothing
 	hold          time.Duration
 	heldUntil     time.Time
-	troubled      bool // a trouble is recorded for this shard
-}
 
-var publishOptions = []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)} // retrying is ours
+	stores   uint64    // appends stored so far
+	alive    time.Time // when the latest append that was stored had been sent
+	blamed   int       // objects that failed since then, and may not be to blame themselves
+	refused  int       // objects that were denied for the first time since then
+	denied   int       // objects that are set aside because they were denied
+	troubled bool      // a trouble is recorded for this shard
+}
 
 func newShard(p *Publisher, index, maxMessages int, maxBytes int64) *shard {
 	return &shard{
@@ -125,7 +85,6 @@ func newShard(p *Publisher, index, maxMessages int, maxBytes int64) *shard {
 		index:       index,
 		woken:       make(chan struct{}, 1),
 		objects:     map[string]*object{},
-		flights:     map[*nats.Msg]*object{},
 		maxMessages: maxMessages,
 		maxBytes:    maxBytes,
 		window:      maxMessages,
@@ -151,7 +110,7 @@ func (s *shard) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		timer.Reset(s.nextDue())
+		timer.Reset(s.sleep(time.Now()))
 		select {
 		case <-ctx.Done():
 			return
@@ -165,19 +124,28 @@ func (s *shard) run(ctx context.Context) {
 			s.handle(&events[i])
 			events[i] = event{}
 		}
-		s.wakeDelayed(time.Now())
-		s.pump()
+		now := time.Now()
+		s.expire(now)
+		s.wakeDelayed(now)
+		s.pump(now)
+		if s.troubled && len(s.objects) == 0 {
+			s.relieved() // nothing waits, so nothing is held up
+		}
 	}
 }
 
-// nextDue returns how long the shard may sleep when nothing reaches it.
-func (s *shard) nextDue() time.Duration {
+// sleep returns how long the shard has nothing to do if nothing reaches it.
+func (s *shard) sleep(now time.Time) time.Duration {
 	next := time.Hour
+	until := func(t time.Time) { next = min(next, t.Sub(now)) }
 	if len(s.delayed) > 0 {
-		next = min(next, time.Until(s.delayed[0].due))
+		until(s.delayed[0].due)
 	}
-	if s.head < len(s.ready) && !s.heldUntil.IsZero() {
-		next = min(next, time.Until(s.heldUntil))
+	if s.ready.len() > 0 && !s.heldUntil.IsZero() {
+		until(s.heldUntil)
+	}
+	if o := s.flights.first; o != nil {
+		until(o.sent.Add(patience))
 	}
 	return max(next, 0)
 }
@@ -195,37 +163,61 @@ func (s *shard) handle(e *event) {
 			s.makeReady(o)
 		}
 	case evAck:
-		if o := s.landed(e.msg); o != nil {
-			s.acked(o, e.ack)
-		}
+		s.acked(e.msg, e.ack)
 	case evFail:
-		if o := s.landed(e.msg); o != nil {
-			s.failed(o, e.err)
+		// The error of a copy that was given up says nothing of the one that is under way.
+		if o := s.objects[e.msg.Subject]; o != nil && o.flight == e.msg {
+			s.land(o)
+			s.react(o, e.err)
+		}
+	case evDenied:
+		if o := s.objects[e.subject]; o != nil && o.flight != nil {
+			s.land(o)
+			s.react(o, &DeniedError{Subject: e.subject})
 		}
 	case evRead:
+		s.reading--
 		s.read(e.object, e.record, e.err)
 	case evWake:
 		s.heldUntil, s.hold = time.Time{}, 0
+		for _, o := range s.delayed {
+			o.due, o.index = time.Time{}, -1
+			s.makeReady(o)
+		}
+		clear(s.delayed)
+		s.delayed = s.delayed[:0]
 	}
 }
 
-// landed takes an append out of the flight list; nil if it is not there, being of an earlier connection.
-func (s *shard) landed(m *nats.Msg) *object {
-	o := s.flights[m]
-	if o == nil {
-		return nil
-	}
-	delete(s.flights, m)
-	o.inFlight = false
+// launch notes that a copy of the object's append is in flight.
+func (s *shard) launch(o *object, m *nats.Msg) {
+	o.flight = m
+	s.flights.push(o)
+	s.inFlight++
+	s.inFlightBytes += o.size
+}
+
+// land takes the object's append out of flight.
+func (s *shard) land(o *object) {
+	o.flight = nil
+	s.flights.remove(o)
 	s.inFlight--
 	s.inFlightBytes -= o.size
-	return o
+}
+
+// expire gives up waiting for appends that were not answered in time. An answer that still comes counts.
+func (s *shard) expire(now time.Time) {
+	for o := s.flights.first; o != nil && now.Sub(o.sent) >= patience; o = s.flights.first {
+		o.earlier = append(o.earlier, o.flight)
+		s.land(o)
+		s.react(o, errAckTimeout)
+	}
 }
 
 func (s *shard) makeReady(o *object) {
 	if !o.queued {
 		o.queued = true
-		s.ready = append(s.ready, o)
+		s.ready.push(o)
 	}
 }
 
@@ -241,365 +233,117 @@ func (s *shard) wakeDelayed(now time.Time) {
 }
 
 // pump sends what is ready while the window has room.
-func (s *shard) pump() {
-	if s.p.isFenced() {
-		return
-	}
+func (s *shard) pump(now time.Time) {
 	if !s.heldUntil.IsZero() {
-		if time.Now().Before(s.heldUntil) {
+		if now.Before(s.heldUntil) {
 			return
 		}
 		s.heldUntil = time.Time{}
 	}
-	for s.head < len(s.ready) && s.inFlight < s.window && s.heldUntil.IsZero() {
-		o := s.ready[s.head]
+	for s.ready.len() > 0 && s.inFlight < s.window && s.reading < s.maxMessages && s.heldUntil.IsZero() && !s.p.isFenced() {
+		o := s.ready.first()
 		o.queued = false
 		if !s.step(o) {
 			o.queued = true
-			break
+			return
 		}
-		s.ready[s.head] = nil
-		s.head++
+		s.ready.pop()
 	}
-	if s.head > len(s.ready)/2 {
-		rest := copy(s.ready, s.ready[s.head:])
-		clear(s.ready[rest:])
-		s.ready, s.head = s.ready[:rest], 0
-	}
-}
-
-// step does what the head of an object's queue calls for, until the object waits for something or has nothing left. It
-// returns false if the object must stay ready because the window is full or the connection takes nothing.
-func (s *shard) step(o *object) bool {
-	for len(o.queue) > 0 {
-		if o.msg == nil {
-			waits, ok := s.prepare(o)
-			if waits {
-				return true
-			}
-			if !ok {
-				continue
-			}
-		}
-		return s.send(o)
-	}
-	delete(s.objects, o.subject)
-	return true
-}
-
-// prepare decides what becomes of the queue's head and encodes it. waits is true if the object waits for a read or for
-// time to pass; ready is false if the head is done with.
-func (s *shard) prepare(o *object) (waits, ready bool) {
-	head := o.queue[0]
-	stored, known := s.p.options.Ledger.Get(o.subject)
-	v := decide(stored, known, head.change)
-	switch v.action {
-	case actSuppress:
-		s.p.options.Metrics.Suppressed(head.change.Ref.GroupResource(), v.reason)
-		s.finish(o)
-		return false, false
-	case actPrecede:
-		o.queue = append([]waiting{{change: v.change, own: true}}, o.queue...)
-		return false, false
-	}
-	if len(v.change.Raw) == 0 && v.change.Op == change.OpDeleted && known && o.reading == readNothing && o.change == nil {
-		o.reading, o.change = readBody, v.change
-		s.p.read(s, o, leaderRequest{Sequence: stored.Sequence})
-		return true, false
-	}
-	if o.change != nil && len(v.change.Raw) == 0 {
-		v.change = o.change // with the body that was read for it
-	}
-	if err := s.encode(o, v.change, stored.Sequence); err != nil {
-		s.park(o, err)
-		return true, false
-	}
-	return false, true
-}
-
-// encode makes the append of a change, reduced as far as the limits ask for.
-func (s *shard) encode(o *object, c *change.Change, expected uint64) error {
-	limit := s.p.limit()
-	for {
-		m, err := s.p.options.Encoder.Reduce(c, expected, o.level)
-		if err != nil {
-			return err
-		}
-		if o.again {
-			m = m.Again(s.p.options.Epoch)
-		}
-		size := int64(m.Size())
-		if limit > 0 && size > limit {
-			if !s.reduce(o) {
-				return fmt.Errorf("even without a body the message for %s has %d bytes, and the broker takes %d; raise max_payload or max_msg_size", c.Ref, size, limit)
-			}
-			continue
-		}
-		o.msg = &nats.Msg{Subject: m.Subject, Header: nats.Header(m.Header), Data: m.Body}
-		o.change, o.id, o.expected, o.size = c, m.ID, expected, size
-		o.first = time.Time{}
-		return nil
-	}
-}
-
-// reduce takes the next step of the size ladder; false at its end.
-func (s *shard) reduce(o *object) bool {
-	if o.level == message.LevelNone {
-		return false
-	}
-	o.level++
-	s.p.options.Metrics.Oversize(o.level.String())
-	return true
-}
-
-// send appends the object's encoded message. It returns false if the window has no room for it or the client refuses.
-func (s *shard) send(o *object) bool {
-	if s.inFlight > 0 && s.inFlightBytes+o.size > s.maxBytes {
-		return false
-	}
-	js, err := s.p.options.Conn.JetStream()
-	if err != nil {
-		s.pause("disconnected", err.Error())
-		return false
-	}
-	o.sent = time.Now()
-	if o.first.IsZero() {
-		o.first = o.sent
-	}
-	s.flights[o.msg] = o
-	if _, err := js.PublishMsgAsync(o.msg, publishOptions...); err != nil {
-		delete(s.flights, o.msg)
-		if errors.Is(err, nats.ErrMaxPayload) {
-			s.react(o, err)
-			return true
-		}
-		s.pause("disconnected", err.Error())
-		return false
-	}
-	o.inFlight = true
-	s.inFlight++
-	s.inFlightBytes += o.size
-	return true
 }
 
 // pause keeps the shard from sending for a while that grows, and lets it probe with one message afterwards.
 func (s *shard) pause(reason, text string) {
-	s.p.setTrouble(s.index, reason, text)
-	s.troubled = true
+	s.trouble(reason, text)
 	if !s.heldUntil.IsZero() {
 		return // several appends of one burst fail together; they count once
 	}
-	s.hold = min(max(2*s.hold, holdMin), holdMax)
+	s.hold = nextHold(s.hold)
 	s.heldUntil = time.Now().Add(jitter(s.hold))
 	s.window = 1
 }
 
-// flowing notes that the broker stored something: the window opens again, step by step.
-func (s *shard) flowing() {
+// flowing notes that the broker has stored an append: the window opens again, by one for each.
+func (s *shard) flowing(o *object) {
+	s.stores++
+	s.blamed, s.refused = 0, 0
+	if o.sent.After(s.alive) {
+		s.alive = o.sent
+	}
 	if s.window < s.maxMessages {
-		s.window = min(s.maxMessages, s.window*2)
+		s.window++
 	}
 	if s.troubled {
-		s.troubled, s.hold = false, 0
-		s.p.clearTrouble(s.index)
+		s.relieved()
 	}
 }
 
-// acked handles an acknowledgement.
-func (s *shard) acked(o *object, ack *jetstream.PubAck) {
-	if ack.Duplicate {
-		// The broker remembers the id; that the message is still stored, and where, is another matter.
-		o.reading = readVerify
-		s.p.read(s, o, leaderRequest{Sequence: ack.Sequence})
-		return
-	}
-	s.stored(o, ack.Sequence)
+func (s *shard) trouble(reason, text string) {
+	s.troubled = true
+	s.p.setTrouble(s.index, reason, text)
 }
 
-// stored records that the object's append is in the stream, and goes on with the next change.
-func (s *shard) stored(o *object, sequence uint64) {
-	c := o.change
-	s.p.options.Ledger.Put(o.subject, change.Stored{UID: c.UID, RV: c.RV, Op: c.Op, Sequence: sequence, Epoch: s.p.options.Epoch})
-	s.p.options.Metrics.Published(c.Ref.GroupResource(), c.Op.String(), c.Seen, time.Since(o.first))
-	s.flowing()
-	s.finish(o)
-	s.next(o)
+func (s *shard) relieved() {
+	s.troubled, s.hold = false, 0
+	s.p.clearTrouble(s.index)
 }
 
-// finish takes the head off an object's queue.
-func (s *shard) finish(o *object) {
-	head := o.queue[0]
-	o.queue[0] = waiting{}
-	o.queue = o.queue[1:]
-	s.reset(o)
-	o.level, o.attempts, o.again = message.LevelObject, 0, false
-	if o.parked {
-		o.parked = false
-		s.p.clearParked(o.subject)
-	}
-	if !head.own {
-		s.p.done(head.change)
-	}
-}
-
-// reset forgets the encoded append, so that the head is decided upon anew.
-func (s *shard) reset(o *object) {
-	o.msg, o.change, o.id, o.expected, o.size, o.reading = nil, nil, "", 0, 0, readNothing
-}
-
-// next makes an object ready if it has more, and lets it go if not.
-func (s *shard) next(o *object) {
-	if len(o.queue) > 0 {
-		s.makeReady(o)
-		return
-	}
-	delete(s.objects, o.subject)
-}
-
-// failed handles an append that was refused or not answered.
-func (s *shard) failed(o *object, err error) { s.react(o, err) }
-
-func (s *shard) react(o *object, err error) {
-	reaction, code := classify(err)
-	s.p.options.Metrics.Retried(code)
-	o.attempts++
-	switch reaction {
-	case reactSoon:
-		if o.attempts < soonAttempts {
-			s.delay(o, soon)
-			return
-		}
-		o.attempts = 0
-		fallthrough
-	case reactReread:
-		o.reading = readLast
-		s.p.read(s, o, leaderRequest{LastBySubject: o.subject})
-		return
-	case reactReduce:
-		s.reset(o)
-		if !s.reduce(o) {
-			s.park(o, fmt.Errorf("even without a body the message for %s is too large for the broker: %w", o.subject, err))
-			return
-		}
-	case reactResend:
-		if s.p.options.Conn.deniedSince(o.subject, o.sent) {
-			s.pause("no-permission", (&DeniedError{Subject: o.subject}).Error())
-		} else {
-			s.pause(code, "an append was not acknowledged: "+err.Error())
-		}
-	case reactMissing:
-		s.pause("no-stream", fmt.Sprintf("stream %s does not answer; is it there, and does it have a leader? %s", s.p.options.Stream, err))
-	case reactHold:
-		s.pause("refused", fmt.Sprintf("stream %s refuses messages, they are held: %s", s.p.options.Stream, err))
-	}
-	s.makeReady(o)
-}
-
-// park sets an object aside that cannot be published for a reason of its own. It is not dropped: it is reported, and
-// tried again after a while.
-func (s *shard) park(o *object, err error) {
-	s.reset(o)
-	o.level, o.parked = message.LevelObject, true
-	if s.p.setParked(o.subject, err.Error()) {
-		s.p.options.Log.Error("object cannot be published, others are not affected", "subject", o.subject, "error", err)
-	}
-	s.delay(o, parkedRetry)
-}
-
-// read handles the end of a read of the stream's leader.
-func (s *shard) read(o *object, r *record, err error) {
-	why := o.reading
-	o.reading = readNothing
-	if err != nil {
-		s.p.options.Metrics.Retried("read")
-		if why == readBody {
-			o.change = nil // ask for it again
-		}
-		// With an append still undecided the identical message goes again, and leads here again.
-		s.pause("read", "the stream's leader cannot be read: "+err.Error())
-		s.makeReady(o)
-		return
-	}
-	switch why {
-	case readNothing:
-		return
-	case readBody:
-		s.haveBody(o, r)
-	case readVerify:
-		s.verified(o, r)
-	case readLast:
-		s.haveLast(o, r)
-	}
-}
-
-// haveBody completes a deletion with the object's last published state; without one the deletion names the object.
-func (s *shard) haveBody(o *object, r *record) {
-	withBody := *o.change
-	if r != nil && r.subject == o.subject {
-		withBody.Raw = bodyOf(r)
-	}
-	o.change = &withBody
-	s.makeReady(o)
-}
-
-// bodyOf returns the object in a stored message, whichever of the two content modes it has.
-func bodyOf(r *record) []byte {
-	if r.header.Get(message.HeaderContentType) != message.ContentEnvelope {
-		return r.body
-	}
-	var envelope struct {
-		Data json.RawMessage `json:"data"`
-	}
-	if err := json.Unmarshal(r.body, &envelope); err != nil {
-		return nil
-	}
-	return envelope.Data
-}
-
-// verified handles the message that an acknowledgement called a duplicate. If it is the one that we sent, stored after
-// what we expected, all is done. If it is gone, or from an earlier life of the object, the append goes again under an
-// id that says so.
-func (s *shard) verified(o *object, r *record) {
-	if r != nil && r.subject == o.subject && r.id() == o.id && r.sequence > o.expected {
-		s.stored(o, r.sequence)
-		return
-	}
-	s.reset(o)
-	o.again = true
-	s.makeReady(o)
-}
-
-// haveLast handles the subject's last message after a refused compare-and-set.
-func (s *shard) haveLast(o *object, r *record) {
-	if r == nil {
-		s.p.options.Ledger.Forget(o.subject)
-		s.reset(o)
-		s.makeReady(o)
-		return
-	}
-	if r.id() == o.id && r.sequence > o.expected {
-		s.stored(o, r.sequence) // an earlier copy of this append arrived
-		return
-	}
-	stored, err := message.ParseStored(r.header, r.subject, r.sequence)
-	if err != nil {
-		s.park(o, fmt.Errorf("message %d on %s is not one of ours and is not written over: %w", r.sequence, r.subject, err))
-		return
-	}
-	if stored.Epoch > s.p.options.Epoch {
-		s.p.options.Log.Error("another writer has taken over, nothing more is sent", "subject", o.subject,
-			"sequence", r.sequence, "epoch", stored.Epoch, "ourEpoch", s.p.options.Epoch)
-		s.p.fence()
-		return
-	}
-	s.p.options.Ledger.Put(o.subject, stored)
-	s.reset(o)
-	s.makeReady(o)
-}
+// nextHold is the pause after one of the given length.
+func nextHold(hold time.Duration) time.Duration { return min(max(2*hold, holdMin), holdMax) }
 
 // jitter spreads a pause over half to one and a half times its length.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(rand.Int64N(int64(d)+1))
+}
+
+// queue is a first-in-first-out list.
+type queue[T any] struct {
+	items []T
+	head  int
+}
+
+func (q *queue[T]) len() int { return len(q.items) - q.head }
+
+func (q *queue[T]) first() T { return q.items[q.head] }
+
+func (q *queue[T]) push(item T) { q.items = append(q.items, item) }
+
+func (q *queue[T]) pop() {
+	var zero T
+	q.items[q.head] = zero
+	q.head++
+	if q.head > len(q.items)/2 { // so that each item moves once, on average
+		rest := copy(q.items, q.items[q.head:])
+		clear(q.items[rest:])
+		q.items, q.head = q.items[:rest], 0
+	}
+}
+
+// flightList holds the objects in flight in the order in which they were sent. Landing takes one out wherever it is, so
+// that the list keeps nothing alive.
+type flightList struct{ first, last *object }
+
+func (l *flightList) push(o *object) {
+	o.before, o.after = l.last, nil
+	if l.last == nil {
+		l.first = o
+	} else {
+		l.last.after = o
+	}
+	l.last = o
+}
+
+func (l *flightList) remove(o *object) {
+	if o.before == nil {
+		l.first = o.after
+	} else {
+		o.before.after = o.after
+	}
+	if o.after == nil {
+		l.last = o.before
+	} else {
+		o.after.before = o.before
+	}
+	o.before, o.after = nil, nil
 }
 
 // delayHeap orders delayed objects by when they are due.

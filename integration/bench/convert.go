@@ -1,0 +1,7 @@
+package main
+
+import "k8s.io/apimachinery/pkg/runtime"
+
+func toUnstructured(o any) (map[string]any, error) {
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+}

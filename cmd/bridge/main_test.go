@@ -3,9 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,15 +84,24 @@ func TestKubeconfigFaults(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, environ := range map[string][]string{
-		"missing": {"KUBECONFIG=" + filepath.Join(dir, "missing")},
-		"broken":  {"KUBECONFIG=" + broken},
-		"context": {"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "BRIDGE_KUBE_CONTEXT=other"},
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing")
+	for name, c := range map[string]struct {
+		environ []string
+		text    string
+	}{
+		"missing": {[]string{"KUBECONFIG=" + missing}, "there is no file " + missing},
+		"empty":   {[]string{"KUBECONFIG=" + missing + ":" + empty}, "no cluster is configured in " + empty},
+		"broken":  {[]string{"KUBECONFIG=" + broken}, broken},
+		"context": {[]string{"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "BRIDGE_KUBE_CONTEXT=other"}, `BRIDGE_KUBE_CONTEXT="other"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, _, stderr := execute(context.Background(), environ)
-			if code != exitConfig || !strings.Contains(stderr, "KUBECONFIG=") {
-				t.Errorf("exit code %d\n%s", code, stderr)
+			code, _, stderr := execute(context.Background(), c.environ)
+			if code != exitConfig || !strings.Contains(stderr, "KUBECONFIG=") || !strings.Contains(stderr, c.text) {
+				t.Errorf("exit code %d, want %d and %q\n%s", code, exitConfig, c.text, stderr)
 			}
 		})
 	}
@@ -103,20 +117,109 @@ func kubeconfig(t *testing.T, server string) string {
 	return path
 }
 
-// Nothing answers, and yet the process waits, and stops cleanly when told to.
+// Nothing answers, and yet the process is up, says why it is not ready, and stops cleanly when told to.
 func TestStopWhileNothingAnswers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	code, _, stderr := execute(ctx, []string{
-		"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "NATS_URL=nats://127.0.0.1:1", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	log := &watched{news: make(chan struct{}, 1)}
+	exit := make(chan int, 1)
+	go func() {
+		exit <- run(ctx, nil, []string{
+			"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "NATS_URL=nats://127.0.0.1:1", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
+		}, io.Discard, log)
+	}()
+	url := "http://" + log.await(t, "starting")["http"].(string)
+	log.await(t, "NATS cannot be reached, trying again")
+	for path, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"/livez":          {200, "ok"},
+		"/readyz?verbose": {503, "[-] nats: no NATS server answers; check NATS_URL"},
+		"/statusz":        {200, `"ready": false`},
+		"/metrics":        {200, "deltabridge_nats_connected 0"},
+	} {
+		if code, body := get(t, url+path); code != want.code || !strings.Contains(body, want.text) {
+			t.Errorf("%s: %d, want %d with %q:\n%s", path, code, want.code, want.text, body)
+		}
+	}
+	stop()
+	if code := <-exit; code != exitOK {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	if n := strings.Count(log.String(), "NATS cannot be reached"); n != 1 {
+		t.Errorf("that NATS cannot be reached was logged %d times:\n%s", n, log)
+	}
+	log.await(t, "stopped, everything taken was published")
+}
+
+func TestAddressTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	code, _, stderr := execute(context.Background(), []string{
+		"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "NATS_URL=nats://127.0.0.1:1", "BRIDGE_HTTP_ADDR=" + taken.Addr().String(),
 	})
-	if code != exitOK {
+	if code != exitConfig || !strings.Contains(stderr, "BRIDGE_HTTP_ADDR") || !strings.Contains(stderr, taken.Addr().String()) {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
-	if !strings.Contains(stderr, "NATS_URL") {
-		t.Errorf("the log does not name the variable to look at:\n%s", stderr)
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	r, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := strings.Count(stderr, "NATS cannot be reached"); n != 1 {
-		t.Errorf("that NATS cannot be reached was logged %d times:\n%s", n, stderr)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(body)
+}
+
+// watched is a log of JSON lines in which a test can wait for a message.
+type watched struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	news chan struct{}
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+	return w.buf.Write(p)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}
+
+// await returns the first line with the message, once there is one.
+func (w *watched) await(t *testing.T, message string) map[string]any {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		for line := range strings.Lines(w.String()) {
+			var fields map[string]any
+			if json.Unmarshal([]byte(line), &fields) == nil && fields["msg"] == message {
+				return fields
+			}
+		}
+		select {
+		case <-w.news:
+		case <-deadline:
+			t.Fatalf("%q is not logged:\n%s", message, w)
+		}
 	}
 }

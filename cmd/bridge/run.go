@@ -42,6 +42,7 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	group, running := errgroup.WithContext(ctx)
+	left := int64(0)
 	group.Go(func() error {
 		err := app.server.Serve(serving)
 		if err == nil && ctx.Err() == nil {
@@ -51,18 +52,18 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 	})
 	group.Go(func() error {
 		defer stopServing()
-		left := app.bridge.Run(running)
-		if left > 0 {
-			log.Warn("stopped with changes left, they are found again at the next start", "changes", left)
-		} else {
-			log.Info("stopped, everything taken was published")
-		}
+		left = app.bridge.Run(running)
 		return nil
 	})
 	if err := group.Wait(); err != nil {
 		log.Error("failed", "error", err)
 		return exitFailed
 	}
+	if left > 0 {
+		log.Warn("stopped with changes left, they are found again at the next start", "changes", left)
+		return exitFailed // the contract's 0 is for a clean drain
+	}
+	log.Info("stopped, everything taken was published")
 	return exitOK
 }
 

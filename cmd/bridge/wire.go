@@ -116,7 +116,11 @@ func kubeConfig(c *config.Config) (*rest.Config, error) {
 		overrides := &clientcmd.ConfigOverrides{CurrentContext: c.KubeContext}
 		restConfig, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, fmt.Errorf("KUBECONFIG=%q: no cluster is configured there, and this is not a pod; accepted: the path of a kubeconfig file", string(c.Kubeconfig))
+			why := whyNoCluster(rules.Precedence)
+			if c.Kubeconfig == "" && c.KubeContext == "" {
+				why += ", and this is not a pod"
+			}
+			return nil, fmt.Errorf("KUBECONFIG=%q: %s; accepted: the path of a kubeconfig file", string(c.Kubeconfig), why)
 		}
 	}
 	if err != nil {
@@ -126,6 +130,16 @@ func kubeConfig(c *config.Config) (*rest.Config, error) {
 	restConfig.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.KubeQPS, c.KubeBurst) // one for all clients
 	restConfig.UserAgent = "deltabridge/" + version
 	return restConfig, nil
+}
+
+// whyNoCluster says why kubeconfig files name no cluster: clientcmd passes over those that do not exist.
+func whyNoCluster(files []string) string {
+	for _, file := range files {
+		if _, err := os.Stat(file); err == nil {
+			return "no cluster is configured in " + file
+		}
+	}
+	return "there is no file " + strings.Join(files, ", ")
 }
 
 func connOptions(c *config.Config) publisher.ConnOptions {

@@ -100,7 +100,7 @@ func (w *wholeBridge) stop() {
 	if w.nc != nil {
 		w.nc.Close()
 	}
-	if err := errors.Join(append(errs, w.plane.Stop())...); err != nil {
+	if err := errors.Join(append(errs, w.plane.Stop(), harness.Cleanup())...); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: stopping the bridge and the control plane:", err)
 	}
 }

@@ -115,7 +115,9 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 
 func TestGraceEnds(t *testing.T) {
 	r, b := stalled(t, "2s")
-	b.WaitExit(t, harness.Patience)
+	if code := b.WaitExit(t, harness.Patience); code != 1 {
+		t.Errorf("exit code %d for a drain that was cut, want 1", code)
+	}
 	said := false
 	for _, line := range b.Log() {
 		said = said || line.Level() == "WARN" && line["changes"] == 1.0

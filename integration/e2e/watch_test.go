@@ -1,9 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -99,16 +99,16 @@ func TestAPIFaults(t *testing.T) {
 				r.setValue("a", 0, 5)
 				r.create(configMaps, r.configMap("b", "0"))
 				r.delete(configMaps, r.ns, "b")
-				time.Sleep(500 * time.Millisecond) // let it meet the fault
+				harness.Eventually(t, harness.Patience, func() error {
+					if !faultWasMet(proxy, fault.Status) {
+						return errors.New("the fault was never met")
+					}
+					return nil
+				})
 				proxy.Heal()
 				r.setValue("a", 5, 5)
 				r.require()
-				if err := b.Ready(t.Context()); err != nil {
-					harness.Eventually(t, harness.Patience, func() error { return b.Ready(t.Context()) })
-				}
-				if !faultWasMet(proxy, fault.Status) {
-					t.Error("the fault was never met")
-				}
+				harness.Eventually(t, harness.Patience, func() error { return b.Ready(t.Context()) })
 			})
 		}
 	}

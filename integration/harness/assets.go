@@ -70,11 +70,12 @@ func BridgeBinary() (string, error) { return buildBridge() }
 
 var makeScratch = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "deltabridge-test-") })
 
-// scratch returns a directory for what lives as long as this process. [Main] removes it.
+// scratch returns a directory for what lives as long as this process. [Cleanup] removes it.
 func scratch() (string, error) { return makeScratch() }
 
-// removeScratch removes the directory of scratch.
-func removeScratch() error {
+// Cleanup removes what was made for the whole life of this process, as the bridge that was built. [Main] does it for
+// tests; any other program that calls [BridgeBinary] does it at its end.
+func Cleanup() error {
 	dir, err := scratch()
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func Main(m *testing.M) int {
 			code = max(code, 1)
 		}
 	}
-	if err := removeScratch(); err != nil {
+	if err := Cleanup(); err != nil {
 		fmt.Fprintln(os.Stderr, "remove the tests' files:", err)
 		code = max(code, 1)
 	}

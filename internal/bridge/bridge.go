@@ -10,7 +10,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -39,6 +38,8 @@ type Publisher interface {
 	Trouble() (publisher.Trouble, bool)
 	Parked() map[string]string
 	Fenced() <-chan struct{}
+	// SetMaxMsgSize says that the stream's own limit has changed.
+	SetMaxMsgSize(int64)
 }
 
 // Broker is the connection to NATS and the stream on it.
@@ -91,14 +92,20 @@ type Bridge struct {
 	resumed   Resumed
 	stream    publisher.StreamInfo
 	phaseErr  map[string]error // by phase: what keeps the session from going on
-	logged    map[string]string
+	logged    map[string]failure
 	draining  bool
 	fenced    bool
 }
 
+// failure is the failure of a phase as it was last logged.
+type failure struct {
+	text string
+	at   time.Time
+}
+
 // New returns a Bridge that does nothing until Run.
 func New(o Options) *Bridge {
-	return &Bridge{options: o, log: o.Log, phaseErr: map[string]error{}, logged: map[string]string{}}
+	return &Bridge{options: o, log: o.Log, phaseErr: map[string]error{}, logged: map[string]failure{}}
 }
 
 // errStreamReplaced ends a session: what was known of the stream is void.
@@ -110,6 +117,8 @@ var errFenced = errors.New("another writer has taken over")
 // Run bridges until the context ends; it then stops the intake, publishes what is left for at most the grace period,
 // and returns how many changes were left.
 func (b *Bridge) Run(ctx context.Context) int64 {
+	// Not ready from the first moment of the stop on, so that whoever asks has the time to turn away.
+	defer context.AfterFunc(ctx, b.setDraining)()
 	// The connection outlives the intake, so that what was taken can still be published.
 	connection, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -142,9 +151,9 @@ func (b *Bridge) session(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	source, err := b.options.NewSource(b.take(p))
+	source, err := b.newSource(ctx, p)
 	if err != nil {
-		return 0, fmt.Errorf("set up the informers: %w", err)
+		return 0, err
 	}
 	b.begin(source, p)
 
@@ -152,23 +161,55 @@ func (b *Bridge) session(ctx context.Context) (int64, error) {
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	intake, stopIntake := context.WithCancelCause(ctx)
 	defer stopIntake(nil)
+	grace, endGrace := outlive(ctx, b.options.Grace)
+	defer endGrace()
 	var publish, take sync.WaitGroup
 	publish.Go(func() { p.Run(publishing) })
 	take.Go(func() { source.Run(intake) })
-	take.Go(func() { b.watchStream(intake, stopIntake) })
+	take.Go(func() { b.watchStream(intake, p, stopIntake) })
 	take.Go(func() { b.watchPublisher(intake, p, stopIntake) })
 	take.Wait()
 
 	left := int64(0)
-	if ctx.Err() != nil {
+	switch cause := context.Cause(intake); {
+	case errors.Is(cause, errFenced):
+		left, _ = p.Pending()
+	case ctx.Err() != nil:
 		b.setDraining()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.options.Grace)
 		left = p.Flush(grace)
-		cancel()
 	}
 	stopPublishing()
 	publish.Wait()
 	return left, context.Cause(intake)
+}
+
+// newSource makes the session's source of changes. It tries until it succeeds, for a file that a client needs may come
+// later; an error means that the context has ended.
+func (b *Bridge) newSource(ctx context.Context, p Publisher) (Source, error) {
+	backoff := newBackoff()
+	for {
+		source, err := b.options.NewSource(b.take(p))
+		b.phase("informers", err)
+		if err == nil {
+			return source, nil
+		}
+		if !pause(ctx, backoff.Step()) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// outlive returns a context that ends the given time after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() {
+		pause(late, d)
+		cancel()
+	})
+	return late, func() {
+		forget()
+		cancel()
+	}
 }
 
 // take is where a change enters the line. It is called by an informer's listener and does not block.
@@ -228,7 +269,7 @@ func (b *Bridge) resumedWith(stream publisher.StreamInfo, resumed Resumed) {
 const streamPeriod = 10 * time.Second
 
 // watchStream ends the session when the stream has been replaced, and reports when it no longer fits.
-func (b *Bridge) watchStream(ctx context.Context, stop context.CancelCauseFunc) {
+func (b *Bridge) watchStream(ctx context.Context, p Publisher, stop context.CancelCauseFunc) {
 	b.mu.Lock()
 	created := b.stream.Created
 	b.mu.Unlock()
@@ -241,10 +282,14 @@ func (b *Bridge) watchStream(ctx context.Context, stop context.CancelCauseFunc) 
 			return
 		}
 		b.phase("stream", err)
-		if err == nil && !info.Created.Equal(created) {
+		if err != nil {
+			continue
+		}
+		if !info.Created.Equal(created) {
 			stop(errStreamReplaced)
 			return
 		}
+		p.SetMaxMsgSize(info.MaxMsgSize)
 	}
 }
 
@@ -292,6 +337,10 @@ func (b *Bridge) setDraining() {
 	b.draining = true
 }
 
+// phaseLogPeriod is how often a phase whose failures have different texts is logged at most: a text may differ each time
+// by a port, say.
+const phaseLogPeriod = time.Minute
+
 // phase records the outcome of a phase and logs a failure once.
 func (b *Bridge) phase(name string, err error) {
 	if errors.Is(err, context.Canceled) {
@@ -299,8 +348,9 @@ func (b *Bridge) phase(name string, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	last, failed := b.logged[name]
 	if err == nil {
-		if b.logged[name] != "" {
+		if failed {
 			b.log.Info("phase recovered", "phase", name)
 		}
 		delete(b.phaseErr, name)
@@ -308,8 +358,8 @@ func (b *Bridge) phase(name string, err error) {
 		return
 	}
 	b.phaseErr[name] = err
-	if b.logged[name] != err.Error() {
-		b.logged[name] = err.Error()
+	if !failed || (err.Error() != last.text && time.Since(last.at) >= phaseLogPeriod) {
+		b.logged[name] = failure{text: err.Error(), at: time.Now()}
 		b.log.Warn("not ready, trying again", "phase", name, "error", err)
 	}
 }

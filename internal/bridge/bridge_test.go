@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -105,6 +104,7 @@ type fakePublisher struct {
 	taken   []*change.Change
 	trouble publisher.Trouble
 	parked  map[string]string
+	maxSize int64
 }
 
 func (p *fakePublisher) Run(ctx context.Context) {
@@ -140,11 +140,18 @@ func (p *fakePublisher) Parked() map[string]string {
 	return p.parked
 }
 
+func (p *fakePublisher) SetMaxMsgSize(size int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.maxSize = size
+}
+
 func (p *fakePublisher) Fenced() <-chan struct{} { return p.fenced }
 
 type source struct {
 	events   *events
 	sink     informer.Sink
+	slow     time.Duration // how long the intake takes to stop
 	mu       sync.Mutex
 	overview informer.Overview
 }
@@ -152,6 +159,10 @@ type source struct {
 func (s *source) Run(ctx context.Context) {
 	s.events.add("intake")
 	<-ctx.Done()
+	s.mu.Lock()
+	slow := s.slow
+	s.mu.Unlock()
+	time.Sleep(slow)
 	// What an informer still has when it is told to stop is handed on.
 	s.sink(&change.Change{Op: change.OpAdded, Ref: change.ObjectRef{Resource: "pods", Name: "last"}, Gap: change.Gap{From: "1", To: "2"}})
 	s.events.add("intake-stopped")
@@ -173,28 +184,79 @@ type world struct {
 	*bridge.Bridge
 	events  *events
 	broker  *broker
-	sources []*source
 	metrics *metrics
-	log     *bytes.Buffer
+	log     *logBuffer
+
+	mu      sync.Mutex
+	sources []*source
+	refuse  error // what making a source fails with
+}
+
+// set changes the world under its lock.
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// source returns the last one that was made, and how many were.
+func (w *world) source() (s *source, made int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if made = len(w.sources); made > 0 {
+		s = w.sources[made-1]
+	}
+	return s, made
+}
+
+// show sets what the source says of its resources.
+func (w *world) show(o informer.Overview) {
+	s, _ := w.source()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.overview = o
+}
+
+// logBuffer is a log that is read while it is written to.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
 var created = time.Unix(1700000000, 0)
 
 func newWorld() *world {
-	w := &world{events: &events{}, metrics: &metrics{}, log: &bytes.Buffer{}}
+	w := &world{events: &events{}, metrics: &metrics{}, log: &logBuffer{}}
 	w.broker = &broker{events: w.events, stream: func() (publisher.StreamInfo, error) {
 		return publisher.StreamInfo{Created: created, Warnings: []string{"max_age is set."}}, nil
 	}}
 	w.Bridge = bridge.New(bridge.Options{
 		Broker: w.broker,
 		NewSource: func(sink informer.Sink) (bridge.Source, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.refuse != nil {
+				return nil, w.refuse
+			}
 			s := &source{events: w.events, sink: sink, overview: informer.Overview{Reached: true}}
 			w.sources = append(w.sources, s)
 			return s, nil
 		},
 		Metrics: w.metrics,
 		Grace:   20 * time.Second,
-		Log:     slog.New(slog.NewTextHandler(io.Writer(w.log), &slog.HandlerOptions{ReplaceAttr: withoutTime})),
+		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
 	})
 	return w
 }
@@ -332,8 +394,8 @@ func TestReplacedStreamStartsAnotherSession(t *testing.T) {
 			}
 		})
 		rest(time.Minute)
-		if len(w.sources) != 2 || w.Status().Epoch != 2 || !w.Status().Ready {
-			t.Errorf("%d sources, status %+v", len(w.sources), w.Status())
+		if _, made := w.source(); made != 2 || w.Status().Epoch != 2 || !w.Status().Ready {
+			t.Errorf("%d sources, status %+v", made, w.Status())
 		}
 		if want := "intake intake-stopped publisher-stopped intake"; w.events.String() != want {
 			t.Errorf("order: %s\nwant:  %s", w.events, want)
@@ -357,8 +419,8 @@ func TestStreamThatNoLongerFits(t *testing.T) {
 		}
 		w.broker.set(func() { w.broker.stream = good })
 		rest(time.Minute)
-		if !w.Status().Ready || len(w.sources) != 1 {
-			t.Errorf("%d sources, checks %+v", len(w.sources), w.Ready())
+		if _, made := w.source(); !w.Status().Ready || made != 1 {
+			t.Errorf("%d sources, checks %+v", made, w.Ready())
 		}
 		stop()
 	})
@@ -377,8 +439,8 @@ func TestFenced(t *testing.T) {
 		if c := w.check("publishing"); c.OK || !strings.Contains(c.Message, "another writer") {
 			t.Errorf("check %+v", c)
 		}
-		if w.Leader() || len(w.sources) != 1 {
-			t.Errorf("leader %t, %d sources", w.Leader(), len(w.sources))
+		if _, made := w.source(); w.Leader() || made != 1 {
+			t.Errorf("leader %t, %d sources", w.Leader(), made)
 		}
 		if want := "intake intake-stopped publisher-stopped"; w.events.String() != want {
 			t.Errorf("order: %s\nwant:  %s", w.events, want)
@@ -427,12 +489,10 @@ func TestReadinessByResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		stop := w.run()
-		w.sources[0].mu.Lock()
-		w.sources[0].overview = informer.Overview{Reached: true, Missing: []string{"widgets.example.com"}, Resources: []informer.ResourceStatus{
+		w.show(informer.Overview{Reached: true, Missing: []string{"widgets.example.com"}, Resources: []informer.ResourceStatus{
 			{Resource: schema.GroupResource{Resource: "pods"}, Version: "v1", Status: informer.Status{State: informer.StateWatching, Synced: true, Settled: true, Objects: 2, Position: "9"}},
 			{Resource: schema.GroupResource{Resource: "secrets"}, Version: "v1", Status: informer.Status{State: informer.StateForbidden, Settled: true, Verb: "list", Message: "secrets is forbidden"}},
-		}}
-		w.sources[0].mu.Unlock()
+		}})
 		for name, want := range map[string]bridge.Check{
 			"resource pods":                {OK: true, Message: "watching: 2 objects"},
 			"resource secrets":             {OK: true, Message: "forbidden: list: secrets is forbidden"},
@@ -448,9 +508,7 @@ func TestReadinessByResource(t *testing.T) {
 		if !s.Ready || len(s.Resources) != 2 || s.Resources[1].Verb != "list" || s.Resources[0].Position != "9" || len(s.Missing) != 1 {
 			t.Errorf("status %+v", s)
 		}
-		w.sources[0].mu.Lock()
-		w.sources[0].overview.Resources = []informer.ResourceStatus{{Resource: schema.GroupResource{Resource: "pods"}, Status: informer.Status{State: informer.StateStarting}}}
-		w.sources[0].mu.Unlock()
+		w.show(informer.Overview{Reached: true, Resources: []informer.ResourceStatus{{Resource: schema.GroupResource{Resource: "pods"}, Status: informer.Status{State: informer.StateStarting}}}})
 		if c := w.check("resource pods"); c.OK || w.Status().Ready {
 			t.Errorf("ready before the first list: %+v", c)
 		}

@@ -3,6 +3,8 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -23,7 +25,7 @@ func (b *Bridge) Ready() []Check {
 	b.mu.Lock()
 	source, p, draining, fenced := b.source, b.publisher, b.draining, b.fenced
 	epoch := b.resumed.Epoch
-	streamErr, resumeErr := b.phaseErr["stream"], b.phaseErr["resume"]
+	streamErr, resumeErr, informersErr := b.phaseErr["stream"], b.phaseErr["resume"], b.phaseErr["informers"]
 	b.mu.Unlock()
 
 	var out []Check
@@ -39,7 +41,7 @@ func (b *Bridge) Ready() []Check {
 	switch {
 	case resumeErr != nil:
 		failed("ledger", resumeErr)
-	case p == nil:
+	case p == nil && informersErr == nil:
 		add("ledger", false, "what the stream holds has not been read yet")
 	default:
 		add("ledger", true, "")
@@ -55,11 +57,20 @@ func (b *Bridge) Ready() []Check {
 		default:
 			add("publishing", true, "")
 		}
-		for subject, why := range p.Parked() {
-			add("object "+subject, true, "not published: "+why)
+		parked := p.Parked()
+		for i, subject := range slices.Sorted(maps.Keys(parked)) {
+			if i == maxParkedShown {
+				add("objects", true, fmt.Sprintf("%d more are not published", len(parked)-i))
+				break
+			}
+			add("object "+subject, true, "not published: "+parked[subject])
 		}
 	}
-	if source == nil {
+	switch {
+	case informersErr != nil:
+		failed("kubernetes", informersErr)
+		return out
+	case source == nil:
 		add("kubernetes", false, "waiting for the stream")
 		return out
 	}
@@ -67,23 +78,31 @@ func (b *Bridge) Ready() []Check {
 	switch {
 	case overview.Message != "":
 		add("kubernetes", false, overview.Message)
+	case !overview.Reached:
+		add("kubernetes", false, "the API server is being asked what it has")
 	default:
-		add("kubernetes", overview.Reached, "")
+		add("kubernetes", true, "")
 	}
 	for _, r := range overview.Resources {
-		add("resource "+r.Resource.String(), r.Synced || r.State != informer.StateStarting, describe(r.Status))
+		add("resource "+r.Resource.String(), r.Settled, describe(r.Status))
 	}
 	for _, name := range overview.Missing {
 		add("resource "+name, true, "absent: the API server does not have it; it is followed once it does")
 	}
+	for _, u := range overview.Unknown {
+		add("resource "+u.Pattern, true, "unknown: its API group cannot be discovered: "+u.Message)
+	}
 	return out
 }
+
+// maxParkedShown bounds how many objects that cannot be published are named.
+const maxParkedShown = 20
 
 func describe(s informer.Status) string {
 	switch {
 	case s.Verb != "":
 		return fmt.Sprintf("%s: %s: %s", s.State, s.Verb, s.Message)
-	case s.State == informer.StateStarting || !s.Synced:
+	case !s.Synced:
 		return "starting: the first list is under way"
 	}
 	return fmt.Sprintf("%s: %d objects", s.State, s.Objects)
@@ -106,6 +125,7 @@ type Status struct {
 	Trouble   *TroubleStatus   `json:"trouble,omitempty"`
 	Resources []ResourceStatus `json:"resources"`
 	Missing   []string         `json:"missing,omitempty"`
+	Unknown   []string         `json:"unknown,omitempty"` // selected, in an API group that cannot be discovered
 }
 
 // PendingStatus counts changes that are accepted and not done.
@@ -161,6 +181,9 @@ func (b *Bridge) Status() Status {
 		})
 	}
 	out.Missing = overview.Missing
+	for _, u := range overview.Unknown {
+		out.Unknown = append(out.Unknown, u.Pattern)
+	}
 	return out
 }
 

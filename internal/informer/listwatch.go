@@ -226,15 +226,7 @@ func (lw *ListWatch) watchOpened() {
 	}
 }
 
-// watchMoves notes the first news of a watch.
-func (lw *ListWatch) watchMoves() {
-	lw.mu.Lock()
-	lw.fruitless = 0
-	lw.mu.Unlock()
-	lw.watchLasts()
-}
-
-// watchLasts notes that a watch is as it should be: it brought news, or did not end soon.
+// watchLasts notes that a watch did not end soon.
 func (lw *ListWatch) watchLasts() {
 	lw.mu.Lock()
 	doubted := lw.doubted

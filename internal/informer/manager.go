@@ -85,6 +85,7 @@ func NewManager(options Options) (*Manager, error) {
 	if err := rawConfig(config); err != nil {
 		return nil, err
 	}
+	config.WarningHandlerWithContext = &apiWarnings{log: options.Log, seen: map[string]bool{}}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)

@@ -9,10 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/client-go/rest"
-
-	"github.com/deltabridge/deltabridge/internal/change"
 )
 
 // managed is a Manager over the scripted API server.
@@ -486,70 +482,4 @@ func TestManagerStopsAtOnce(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The status is asked for by probes; it must answer while an informer takes its time to stop.
-func TestOverviewDuringStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newAPI(t)
-		api.discovery.groups = append(standardGroups(), widgets("v1"))
-		api.put("default", "w", "1", "widgets.example.com")
-		release := make(chan struct{})
-		f := api.manage("configmaps,widgets.example.com", func(o *Options) {
-			o.Sink = func(*change.Change) { <-release }
-		})
-		api.configure(func() { api.discovery.groups = standardGroups() })
-		settle(2 * discoveryPeriod)
-		answered := make(chan []string, 1)
-		go func() { answered <- f.states() }()
-		select {
-		case got := <-answered:
-			expect(t, "resources", got, "configmaps v1 watching", "missing widgets.example.com")
-		case <-time.After(time.Second):
-			t.Error("the overview waits for the informer that stops")
-		}
-		close(release)
-	})
-}
-
-func TestNewManagerRefuses(t *testing.T) {
-	for name, config := range map[string]*rest.Config{
-		"no rate":    {Host: "http://api.test"},
-		"a bad host": {Host: "http://%zz", QPS: 1, Burst: 1},
-	} {
-		if _, err := NewManager(Options{Config: config}); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-func TestClusterUID(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newAPI(t)
-		answer := `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"the-uid"}}`
-		api.intercept = func(w http.ResponseWriter, r *request) bool {
-			if answer == "" {
-				<-r.Context().Done()
-				return true
-			}
-			if r.verb == "get" && r.URL.Path == "/api/v1/namespaces/kube-system" {
-				_, _ = w.Write([]byte(answer))
-			}
-			return true
-		}
-		if uid := ClusterUID(context.Background(), api.config()); uid != "the-uid" {
-			t.Errorf("uid %q", uid)
-		}
-		for _, answer = range []string{"<html>", `[]`, `{"metadata":{}}`, ""} {
-			begin := time.Now()
-			if uid := ClusterUID(context.Background(), api.config()); uid != "" || time.Since(begin) > 5*time.Second {
-				t.Errorf("answer %q: uid %q after %s", answer, uid, time.Since(begin))
-			}
-		}
-		api.heal()
-		api.configure(func() { api.intercept = failing("namespaces", 403, "Forbidden", "get") })
-		if uid := ClusterUID(context.Background(), api.config()); uid != "" {
-			t.Errorf("uid %q without the right to read it", uid)
-		}
-	})
 }

@@ -21,7 +21,7 @@ const initialEventsTimeout = 30 * time.Second
 // once.
 const shortWatch = time.Second
 
-// provenWatch is how long a watch must last to count as working although it brings nothing, where the last ones failed.
+// provenWatch is how long a watch must last to count as working again, where the last ones failed.
 const provenWatch = 10 * time.Second
 
 // errInitialEventsStalled means that a streaming list went silent before its end.
@@ -131,9 +131,6 @@ func (s *stream) read() error {
 				s.stall.Reset(initialEventsTimeout)
 			}
 		} else {
-			if s.last == s.from && o.rv != s.from {
-				s.lw.watchMoves()
-			}
 			s.last = o.rv
 			s.lw.follow(o.rv)
 		}

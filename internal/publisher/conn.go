@@ -105,7 +105,9 @@ func (c *Conn) Run(ctx context.Context) {
 	nc := c.nc
 	c.mu.Unlock()
 	if nc != nil {
-		_ = nc.FlushTimeout(time.Second)
+		if nc.IsConnected() {
+			_ = nc.FlushTimeout(time.Second)
+		}
 		nc.Close()
 		<-c.closed
 	}

@@ -180,6 +180,13 @@ func (s *shard) handle(e *event) {
 		s.read(e.object, e.record, e.err)
 	case evWake:
 		s.heldUntil, s.hold = time.Time{}, 0
+		// What was under way on the old connection will not be answered: the client says so where it has reconnected
+		// by itself, and says nothing where it had given up.
+		for o := s.flights.first; o != nil; o = s.flights.first {
+			o.earlier = append(o.earlier, o.flight)
+			s.land(o)
+			s.makeReady(o)
+		}
 		for _, o := range s.delayed {
 			o.due, o.index = time.Time{}, -1
 			s.makeReady(o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,24 +115,32 @@ func (o StreamOptions) config() jetstream.StreamConfig {
 	}
 }
 
-// merge brings what the bridge manages into an existing configuration and leaves the rest as it is. Subjects are only
-// added.
+// merge brings what the bridge manages into an existing configuration and leaves the rest as it is. What the stream takes
+// it goes on taking; a subject of the bridge's takes the place of those that it covers, since no two may overlap.
 func (o StreamOptions) merge(have jetstream.StreamConfig) (jetstream.StreamConfig, bool) {
 	want := o.config()
 	out := have
-	out.Subjects = append([]string(nil), have.Subjects...)
-	for _, need := range o.Subjects {
-		if !covered(out.Subjects, need) {
-			out.Subjects = append(out.Subjects, need)
+	out.Subjects = slices.Clone(have.Subjects)
+	if !o.served(have.Subjects) {
+		for _, subject := range o.Subjects {
+			if !covered(out.Subjects, subject) {
+				out.Subjects = slices.DeleteFunc(out.Subjects, func(s string) bool { return covered([]string{subject}, s) })
+				out.Subjects = append(out.Subjects, subject)
+			}
 		}
 	}
 	out.Replicas, out.MaxMsgsPerSubject, out.MaxAge, out.MaxBytes = want.Replicas, want.MaxMsgsPerSubject, want.MaxAge, want.MaxBytes
 	out.AllowRollup, out.AllowMsgTTL, out.AllowDirect, out.AllowAtomicPublish = true, true, true, true
-	changed := len(out.Subjects) != len(have.Subjects) ||
+	changed := !slices.Equal(out.Subjects, have.Subjects) ||
 		out.Replicas != have.Replicas || out.MaxMsgsPerSubject != have.MaxMsgsPerSubject ||
 		out.MaxAge != have.MaxAge || out.MaxBytes != have.MaxBytes ||
 		!have.AllowRollup || !have.AllowMsgTTL || !have.AllowDirect || !have.AllowAtomicPublish
 	return out, changed
+}
+
+// served reports whether subjects take everything that the bridge publishes.
+func (o StreamOptions) served(subjects []string) bool {
+	return !slices.ContainsFunc(o.Needs, func(need string) bool { return !covered(subjects, need) })
 }
 
 // checkStream refuses a stream on which the guarantees cannot hold.

@@ -70,7 +70,7 @@ func TestMergeChangesOnlyWhatIsManaged(t *testing.T) {
 	}
 	got, changed := o.merge(have)
 	want := have
-	want.Subjects = []string{"other.>", "kube.main", "kube.>"}
+	want.Subjects = []string{"other.>", "kube.>"}
 	want.Replicas, want.MaxMsgsPerSubject, want.MaxAge, want.MaxBytes = 3, 16, time.Hour, 1<<30
 	want.AllowRollup, want.AllowMsgTTL, want.AllowDirect, want.AllowAtomicPublish = true, true, true, true
 	if diff := cmp.Diff(want, got); diff != "" || !changed {
@@ -81,6 +81,11 @@ func TestMergeChangesOnlyWhatIsManaged(t *testing.T) {
 	}
 	if again, changed := o.merge(got); changed {
 		t.Errorf("merged twice, it changes again: %+v", again)
+	}
+	narrow := o.config()
+	narrow.Subjects = []string{"kube.main", "kube.main.>"}
+	if got, changed := o.merge(narrow); changed {
+		t.Errorf("subjects that suffice are changed to %v", got.Subjects)
 	}
 }
 

@@ -241,6 +241,28 @@ func TestReconnectEndsEveryWait(t *testing.T) {
 	})
 }
 
+// TestShortInterruption: what was under way does not wait until it would count as lost.
+func TestShortInterruption(t *testing.T) {
+	for name, told := range map[string]bool{"the client reports it": true, "the client gave up": false} {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, func(t *testing.T, f *fixture) {
+				f.broker.plan(func(*nats.Msg) scripted { return scripted{slow: time.Second} })
+				publishMany(f, "web", 200)
+				time.Sleep(500 * time.Millisecond)
+				f.broker.disconnect(told)
+				f.broker.plan(nil)
+				f.broker.reconnect()
+				begin := time.Now()
+				f.flush(t)
+				if took := time.Since(begin); took > time.Second {
+					t.Errorf("it took %s to go on", took)
+				}
+				f.atRest(t)
+			})
+		})
+	}
+}
+
 func TestMissingStream(t *testing.T) {
 	scenario(t, func(t *testing.T, f *fixture) {
 		f.broker.set(func(f *faults) { f.missing = true })

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,8 +22,8 @@ type Metrics struct {
 	relists    *prometheus.CounterVec
 	gaps       *prometheus.CounterVec
 	badFrames  *prometheus.CounterVec
-	newest     *prometheus.GaugeVec
-	acked      *prometheus.GaugeVec
+	newest     *newest
+	acked      *newest
 	oversize   *prometheus.CounterVec
 	fenced     prometheus.Counter
 }
@@ -73,12 +74,12 @@ func NewMetrics(version, commit, goVersion string) *Metrics {
 		badFrames: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltabridge_invalid_frames_total", Help: "Watch frames that were not valid; each restarted its watch.",
 		}, resource),
-		newest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		newest: newNewest(prometheus.GaugeOpts{
 			Name: "deltabridge_newest_event_timestamp_seconds", Help: "When the newest change was received, in Unix time.",
-		}, resource),
-		acked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		}),
+		acked: newNewest(prometheus.GaugeOpts{
 			Name: "deltabridge_acknowledged_event_timestamp_seconds", Help: "When the newest acknowledged change was received, in Unix time.",
-		}, resource),
+		}),
 		oversize: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltabridge_oversize_total", Help: "Messages above a size limit of client, server or stream, by what was done.",
 		}, []string{"action"}),
@@ -91,7 +92,7 @@ func NewMetrics(version, commit, goVersion string) *Metrics {
 	}, []string{"version", "commit", "goversion"})
 	info.WithLabelValues(version, commit, goVersion).Set(1)
 	m.registry.MustRegister(m.received, m.published, m.suppressed, m.ack, m.retries, m.relists, m.gaps, m.badFrames,
-		m.newest, m.acked, m.oversize, m.fenced, info,
+		m.newest.gauge, m.acked.gauge, m.oversize, m.fenced, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -99,13 +100,13 @@ func NewMetrics(version, commit, goVersion string) *Metrics {
 // Received counts a change that an informer delivered.
 func (m *Metrics) Received(gr schema.GroupResource, op string, seen time.Time) {
 	m.received.WithLabelValues(gr.Group, gr.Resource, op).Inc()
-	m.newest.WithLabelValues(gr.Group, gr.Resource).Set(seconds(seen))
+	m.newest.note(gr, seen)
 }
 
 // Published counts an acknowledged message.
 func (m *Metrics) Published(gr schema.GroupResource, op string, seen time.Time, took time.Duration) {
 	m.published.WithLabelValues(gr.Group, gr.Resource, op).Inc()
-	m.acked.WithLabelValues(gr.Group, gr.Resource).Set(seconds(seen))
+	m.acked.note(gr, seen)
 	m.ack.Observe(took.Seconds())
 }
 
@@ -141,6 +142,27 @@ func (m *Metrics) Fenced() { m.fenced.Inc() }
 // Expose adds what is read at the time of a scrape. It must be called once.
 func (m *Metrics) Expose(g Gauges, states []string) {
 	m.registry.MustRegister(&gauges{g: g, states: states})
+}
+
+// newest is a gauge of the newest of the times that it is told, by resource. Acknowledgements of different objects do not
+// come in the order of the changes, and a high-water mark does not fall.
+type newest struct {
+	gauge *prometheus.GaugeVec
+	mu    sync.Mutex
+	times map[schema.GroupResource]time.Time
+}
+
+func newNewest(o prometheus.GaugeOpts) *newest {
+	return &newest{gauge: prometheus.NewGaugeVec(o, []string{"group", "resource"}), times: map[schema.GroupResource]time.Time{}}
+}
+
+func (n *newest) note(gr schema.GroupResource, t time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if t.After(n.times[gr]) {
+		n.times[gr] = t
+		n.gauge.WithLabelValues(gr.Group, gr.Resource).Set(seconds(t))
+	}
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

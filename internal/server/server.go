@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -42,15 +43,49 @@ func Listen(addr string, state State, metrics *Metrics) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on BRIDGE_HTTP_ADDR: %w", err)
 	}
+	return newServer(listener, state, metrics), nil
+}
+
+func newServer(listener net.Listener, state State, metrics *Metrics) *Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { ready(w, r, state) })
 	mux.HandleFunc("GET /statusz", func(w http.ResponseWriter, _ *http.Request) { status(w, state) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.registry, promhttp.HandlerOpts{}))
-	return &Server{
-		http:     &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second},
+	unused := &unusedConns{conns: map[net.Conn]struct{}{}}
+	s := &Server{
+		http: &http.Server{
+			Handler: mux, ConnState: unused.track, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		},
 		listener: listener,
-	}, nil
+	}
+	s.http.RegisterOnShutdown(unused.close)
+	return s
+}
+
+// unusedConns are the connections on which no request has begun. Shutdown closes those that are idle after a request,
+// but waits for these: browsers and load balancers open some in advance.
+type unusedConns struct {
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func (u *unusedConns) track(c net.Conn, state http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if state == http.StateNew {
+		u.conns[c] = struct{}{}
+	} else {
+		delete(u.conns, c)
+	}
+}
+
+func (u *unusedConns) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for c := range u.conns {
+		_ = c.Close()
+	}
 }
 
 // Addr returns the address that the server listens on.
@@ -88,7 +123,7 @@ func ready(w http.ResponseWriter, r *http.Request, state State) {
 		}
 		fmt.Fprintf(&text, "[%s] %s", mark, c.Name)
 		if c.Message != "" {
-			fmt.Fprintf(&text, ": %s", c.Message)
+			fmt.Fprintf(&text, ": %s", strings.ReplaceAll(c.Message, "\n", "; ")) // one line a check
 		}
 		text.WriteByte('\n')
 	}

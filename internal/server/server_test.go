@@ -153,6 +153,43 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// Acknowledgements of different objects do not come in the order of the changes.
+func TestNewestDoesNotFall(t *testing.T) {
+	m := server.NewMetrics("v1", "abc", "go1")
+	url := start(t, &state{}, m)
+	pods, nodes := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "nodes"}
+	for _, second := range []int64{5, 9, 7} {
+		m.Received(pods, "added", time.Unix(second, 0))
+		m.Published(pods, "added", time.Unix(second, 0), time.Second)
+	}
+	m.Received(nodes, "added", time.Unix(1, 0))
+	_, body := get(t, url+"/metrics")
+	for _, line := range []string{
+		`deltabridge_newest_event_timestamp_seconds{group="",resource="pods"} 9`,
+		`deltabridge_newest_event_timestamp_seconds{group="",resource="nodes"} 1`,
+		`deltabridge_acknowledged_event_timestamp_seconds{group="",resource="pods"} 9`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
+
+func TestOnlyGet(t *testing.T) {
+	url := start(t, &state{}, server.NewMetrics("v1", "abc", "go1"))
+	for _, path := range []string{"/livez", "/readyz", "/statusz"} {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		r, err := client.Post(url+path, "text/plain", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %d", path, r.StatusCode)
+		}
+	}
+}
+
 func TestAddressTaken(t *testing.T) {
 	url := start(t, &state{}, server.NewMetrics("v1", "abc", "go1"))
 	_, err := server.Listen(strings.TrimPrefix(url, "http://"), &state{}, server.NewMetrics("v1", "abc", "go1"))

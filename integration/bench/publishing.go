@@ -53,13 +53,9 @@ func withStream(ctx context.Context, url, subjects string, f func(stream string)
 	return errors.Join(f(name), js.DeleteStream(ctx, name))
 }
 
-// plainPublish hands the bodies to the client's asynchronous publishing, without a thought for order or duplicates.
-func plainPublish(ctx context.Context, url string, p payload, events int) (result, error) {
-	body := p.json(0)
-	subjects := make([]string, coldObjects)
-	for i := range subjects {
-		subjects[i] = fmt.Sprintf("plain.main.core.%s.default.object-%04d", p.resource.GVR.Resource, i)
-	}
+// plainPublish hands messages to the client's asynchronous publishing, without a thought for order or duplicates.
+func plainPublish(ctx context.Context, url string, p payload, events int, messages func(p payload) func(i int) *nats.Msg) (result, error) {
+	next := messages(p)
 	var out result
 	err := withStream(ctx, url, "plain.>", func(string) error {
 		nc, err := nats.Connect(url)
@@ -75,7 +71,7 @@ func plainPublish(ctx context.Context, url string, p payload, events int) (resul
 		}
 		out, err = measure(events, func() error {
 			for i := range events {
-				if _, sendErr := js.PublishAsync(subjects[i%coldObjects], body, jetstream.WithStallWait(time.Minute)); sendErr != nil {
+				if _, sendErr := js.PublishMsgAsync(next(i), jetstream.WithStallWait(time.Minute)); sendErr != nil {
 					return sendErr
 				}
 			}
@@ -88,6 +84,38 @@ func plainPublish(ctx context.Context, url string, p payload, events int) (resul
 		return err
 	})
 	return out, err
+}
+
+// bareMessages are bodies and nothing else.
+func bareMessages(p payload) func(int) *nats.Msg {
+	body, subjects := p.json(0), plainSubjects(p)
+	return func(i int) *nats.Msg { return &nats.Msg{Subject: subjects[i%coldObjects], Data: body} }
+}
+
+// sameMessages have what the publisher's have: the attributes that make a body an event, and an id. Only what the
+// publisher's are made for is missing, the condition on the subject's last message.
+func sameMessages(p payload) func(int) *nats.Msg {
+	body, subjects := p.json(0), plainSubjects(p)
+	return func(i int) *nats.Msg {
+		uid := fmt.Sprintf("3f6d0c1e-0000-4000-8000-%012d", i%coldObjects)
+		rv := strconv.Itoa(1000000000 + i)
+		id := uid + "/" + rv
+		return &nats.Msg{Subject: subjects[i%coldObjects], Data: body, Header: nats.Header{
+			"Nats-Msg-Id": {id}, "ce-id": {id}, "ce-uid": {uid}, "ce-rv": {rv},
+			"ce-specversion": {"1.0"}, "ce-type": {message.Type(change.OpModified)}, "ce-source": {"/clusters/main"},
+			"ce-subject": {fmt.Sprintf("%s/default/object-%04d", p.resource.GVR.Resource, i%coldObjects)},
+			"ce-time":    {time.Now().UTC().Format(time.RFC3339Nano)}, "content-type": {message.ContentJSON},
+			"ce-gvk": {"v1/" + p.resource.Kind}, "ce-reason": {string(change.ReasonWatch)}, "ce-epoch": {"1"},
+		}}
+	}
+}
+
+func plainSubjects(p payload) []string {
+	subjects := make([]string, coldObjects)
+	for i := range subjects {
+		subjects[i] = fmt.Sprintf("plain.main.core.%s.default.object-%04d", p.resource.GVR.Resource, i)
+	}
+	return subjects
 }
 
 // ourPublisher gives the same bodies to the publisher, as changes of as many objects.

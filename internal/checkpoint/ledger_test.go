@@ -1,6 +1,8 @@
 package checkpoint_test
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -33,6 +35,26 @@ func TestLedger(t *testing.T) {
 	l.Forget("a")
 	if _, ok := l.Get("a"); ok || l.Len() != 1 {
 		t.Errorf("forgotten, and yet known; %d subjects", l.Len())
+	}
+}
+
+func TestLedgerKnowsTheObjectsOfAResource(t *testing.T) {
+	l := checkpoint.NewLedger()
+	for i, subject := range []string{"kube.a.core.pods.x.one", "kube.a.core.pods.y.two", "kube.a.apps.pods.x.one", "kube.a.core.nodes._.n"} {
+		l.Put(subject, change.Stored{Sequence: uint64(i + 1)})
+	}
+	l.Put("kube.a.core.pods.x.one", change.Stored{Sequence: 9})
+	l.Forget("kube.a.core.nodes._.n")
+	got := map[string]uint64{}
+	l.Each("kube.a.core.pods", func(subject string, stored change.Stored) { got[subject] = stored.Sequence })
+	want := map[string]uint64{"kube.a.core.pods.x.one": 9, "kube.a.core.pods.y.two": 2}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	resources := l.Resources()
+	slices.Sort(resources)
+	if want := []string{"kube.a.apps.pods", "kube.a.core.pods"}; !slices.Equal(resources, want) || l.Len() != 3 {
+		t.Errorf("got %v and %d objects, want %v and 3", resources, l.Len(), want)
 	}
 }
 

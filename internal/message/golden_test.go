@@ -87,6 +87,15 @@ func TestGolden(t *testing.T) {
 			})
 		}
 	}
+	t.Run("watermark", func(t *testing.T) {
+		for _, adjust := range []func(*message.Options){func(*message.Options) {}, structured} {
+			m, err := newEncoder(t, adjust).EncodeWatermark(sampleWatermark(), 41)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkGolden(t, "watermark", m)
+		}
+	})
 	t.Run("writer", func(t *testing.T) {
 		for _, e := range []*message.Encoder{newEncoder(t), newEncoder(t, structured)} {
 			m, err := e.EncodeWriter(message.WriterRecord{Epoch: 8, Holder: "deltabridge-0 é", ClusterUID: "c0ffee", Time: seen}, 3)

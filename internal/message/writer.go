@@ -23,6 +23,9 @@ type WriterRecord struct {
 	Holder     string    `json:"holder"`     // which process, in words that people find it by
 	ClusterUID string    `json:"clusterUID"` // uid of the cluster's kube-system namespace
 	Time       time.Time `json:"time"`       // when it was written, UTC
+	// Rewound is the first epoch that wrote of the cluster's present history, zero if there was never another one: after a
+	// restore from a backup, versions of messages with a lower epoch say nothing of what is newer.
+	Rewound uint64 `json:"rewound,omitempty"`
 }
 
 // ParseWriterRecord reads the body of a writer record. Members that it does not know are ignored; a format that it does

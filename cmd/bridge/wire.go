@@ -64,26 +64,28 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 		metrics: metrics,
 		log:     log,
 		holder:  holder(),
-		clusterUID: func(ctx context.Context) string {
+		clusterUID: func(ctx context.Context) (string, error) {
 			return informer.ClusterUID(ctx, restConfig)
 		},
 	}
 	b := bridge.New(bridge.Options{
 		Broker: broker,
-		NewSource: func(sink informer.Sink) (bridge.Source, error) {
+		NewSource: func(feeds informer.Feeds) (bridge.Source, error) {
 			return informer.NewManager(informer.Options{
 				Config:            restConfig,
 				Patterns:          patterns(c.Resources),
 				Namespaces:        c.Namespaces,
 				ExcludeNamespaces: c.ExcludeNamespaces,
-				Sink:              sink,
+				Feeds:             feeds,
 				Metrics:           metrics,
 				Log:               log,
 			})
 		},
-		Metrics: metrics,
-		Grace:   c.ShutdownGrace,
-		Log:     log,
+		Scope:             scope(c),
+		WatermarkInterval: c.WatermarkInterval,
+		Metrics:           metrics,
+		Grace:             c.ShutdownGrace,
+		Log:               log,
 	})
 	state := &state{bridge: b, config: c, stream: c.Stream}
 	states := make([]string, 0, len(informer.States))
@@ -168,6 +170,19 @@ func patterns(in config.ResourcePatterns) []informer.Pattern {
 	return out
 }
 
+// scope is what of the configuration decides which messages are published, and with which bodies.
+func scope(c *config.Config) checkpoint.Scope {
+	return checkpoint.Scope{
+		Namespaces: c.Namespaces,
+		Exclude:    c.ExcludeNamespaces,
+		Form: map[string]string{
+			"payload": string(c.Payload),
+			"strip":   c.Strip.String(),
+			"secrets": string(c.Secrets),
+		},
+	}
+}
+
 func stripPaths(in config.StripPaths) []message.StripPath {
 	out := make([]message.StripPath, 0, len(in))
 	for _, p := range in {
@@ -194,7 +209,7 @@ type broker struct {
 	metrics    *server.Metrics
 	log        *slog.Logger
 	holder     string
-	clusterUID func(context.Context) string
+	clusterUID func(context.Context) (string, error)
 }
 
 var _ bridge.Broker = (*broker)(nil)
@@ -222,19 +237,24 @@ func (b *broker) EnsureStream(ctx context.Context) (publisher.StreamInfo, error)
 }
 
 // Resume takes the next epoch, and only then reads the ledger: what a former writer still appends afterwards is met by
-// compare-and-set.
-func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo) (bridge.Publisher, bridge.Resumed, error) {
-	clusterUID := b.clusterUID(ctx)
-	epoch, err := publisher.AppendWriterRecord(ctx, b.Conn, b.config.Stream, b.scheme.WriterSubject(),
-		func(epoch, expectedLastSeq uint64) (*message.Message, error) {
-			return b.encoder.EncodeWriter(message.WriterRecord{
-				Epoch: epoch, Holder: b.holder, ClusterUID: clusterUID, Time: time.Now(),
-			}, expectedLastSeq)
-		})
+// compare-and-set. In between it appends every watermark anew.
+func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo, rewound bool) (bridge.Publisher, bridge.Resumed, error) {
+	clusterUID, err := b.clusterUID(ctx)
+	if err != nil {
+		return nil, bridge.Resumed{}, fmt.Errorf("find out which cluster this is: %w", err)
+	}
+	epoch, history, err := b.takeEpoch(ctx, clusterUID, rewound)
 	if err != nil {
 		return nil, bridge.Resumed{}, err
 	}
 	b.encoder.SetEpoch(epoch)
+	watermarks, err := publisher.TakeWatermarks(ctx, publisher.WatermarkOptions{
+		Conn: b.Conn, Stream: b.config.Stream, Scheme: b.scheme, Encoder: b.encoder, Epoch: epoch,
+		Valid: func(w message.Watermark) bool { return voidReason(w, clusterUID, history) == "" },
+	})
+	if err != nil {
+		return nil, bridge.Resumed{}, err
+	}
 	ledger := checkpoint.NewLedger()
 	subjects, foreign, err := publisher.ReadLedger(ctx, b.Conn, b.config.Stream, b.scheme, ledger)
 	if err != nil {
@@ -248,12 +268,18 @@ func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo) (bridge.
 		Encoder:         b.encoder,
 		Ledger:          ledger,
 		Epoch:           epoch,
+		Rewound:         history,
 		MaxPending:      b.config.MaxPending,
 		MaxPendingBytes: int64(b.config.BufferBytes),
 		Metrics:         b.metrics,
 		Log:             b.log,
 	})
-	return p, bridge.Resumed{Epoch: epoch, Subjects: subjects, Foreign: foreign}, nil
+	return p, bridge.Resumed{
+		Epoch: epoch, Subjects: subjects, Foreign: append(foreign, watermarks.Foreign()...), ClusterUID: clusterUID,
+		Checkpoint: &streamCheckpoint{
+			scheme: b.scheme, ledger: ledger, watermarks: watermarks, clusterUID: clusterUID, history: history,
+		},
+	}, nil
 }
 
 // state is what the server shows.
@@ -305,9 +331,10 @@ func (s *state) Leader() bool { return s.bridge.Leader() }
 // Resources returns the state of each selected resource.
 func (s *state) Resources() []server.ResourceGauge {
 	resources := s.bridge.Resources()
+	watermarks := s.bridge.Watermarks()
 	out := make([]server.ResourceGauge, 0, len(resources))
 	for _, r := range resources {
-		out = append(out, server.ResourceGauge{Resource: r.Resource, State: string(r.State), Objects: r.Objects})
+		out = append(out, server.ResourceGauge{Resource: r.Resource, State: string(r.State), Objects: r.Objects, Watermark: watermarks[r.Resource].Time})
 	}
 	return out
 }

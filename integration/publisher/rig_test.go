@@ -195,7 +195,7 @@ func start(t testing.TB, s setup) *rig {
 
 func takeEpoch(t testing.TB, conn *publisher.Conn, encoder *message.Encoder, holder string) (uint64, error) {
 	return publisher.AppendWriterRecord(t.Context(), conn, stream, scheme.WriterSubject(),
-		func(epoch, expectedLastSeq uint64) (*message.Message, error) {
+		func(_ message.WriterRecord, epoch, expectedLastSeq uint64) (*message.Message, error) {
 			return encoder.EncodeWriter(message.WriterRecord{
 				Epoch: epoch, Holder: holder, ClusterUID: "uid", Time: time.Now(),
 			}, expectedLastSeq)

@@ -2,9 +2,10 @@
 //
 //	watch bytes ─▶ frame scanner ─▶ Reflector ─▶ FIFO ─▶ Indexer          internal/informer and client-go
 //	            ─▶ processor ─▶ listener ─▶ change                        internal/informer
-//	            ─▶ bridge.take ─▶ per-object queue                        here, internal/publisher
+//	            ─▶ feed ─▶ bridge.take ─▶ per-object queue                        here, internal/publisher
 //	            ─▶ decide against the ledger ─▶ encode ─▶ subject         internal/publisher, internal/message
 //	            ─▶ JetStream (compare-and-set) ─▶ ack ─▶ ledger           internal/publisher, internal/checkpoint
+//	            ─▶ position ─▶ watermark                                  here, internal/checkpoint
 package bridge
 
 import (
@@ -17,11 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/deltabridge/deltabridge/internal/change"
+	"github.com/deltabridge/deltabridge/internal/checkpoint"
 	"github.com/deltabridge/deltabridge/internal/informer"
 	"github.com/deltabridge/deltabridge/internal/publisher"
 )
 
-// Source follows the cluster and hands every change to the sink it was made with.
+// Source follows the cluster and hands every change to the feeds it was made with.
 type Source interface {
 	// Run returns when the context has ended and the last change was handed over.
 	Run(context.Context)
@@ -52,15 +54,17 @@ type Broker interface {
 	// EnsureStream makes sure that the stream exists and fits.
 	EnsureStream(context.Context) (publisher.StreamInfo, error)
 	// Resume takes a new epoch and reads what the stream holds into a new ledger; it returns the publisher that goes on
-	// from there.
-	Resume(ctx context.Context, stream publisher.StreamInfo) (Publisher, Resumed, error)
+	// from there. rewound says that the cluster was found to be behind what is published.
+	Resume(ctx context.Context, stream publisher.StreamInfo, rewound bool) (Publisher, Resumed, error)
 }
 
 // Resumed says what Resume found.
 type Resumed struct {
-	Epoch    uint64
-	Subjects int // objects that the stream knows
-	Foreign  []publisher.Foreign
+	Epoch      uint64
+	Subjects   int // objects that the stream knows
+	Foreign    []publisher.Foreign
+	ClusterUID string // uid of the kube-system namespace, empty if it may not be read
+	Checkpoint Checkpoint
 }
 
 // Metrics is what the bridge itself counts.
@@ -73,8 +77,12 @@ type Metrics interface {
 type Options struct {
 	Broker Broker
 	// NewSource makes the source of changes of one session.
-	NewSource func(informer.Sink) (Source, error)
-	Metrics   Metrics
+	NewSource func(informer.Feeds) (Source, error)
+	// Scope is what is published, and in which form.
+	Scope checkpoint.Scope
+	// WatermarkInterval is how often a position that has moved is written.
+	WatermarkInterval time.Duration
+	Metrics           Metrics
 	// Grace bounds the drain.
 	Grace time.Duration
 	Log   *slog.Logger
@@ -89,6 +97,7 @@ type Bridge struct {
 	mu        sync.Mutex
 	source    Source
 	publisher Publisher
+	positions *positions
 	resumed   Resumed
 	stream    publisher.StreamInfo
 	phaseErr  map[string]error // by phase: what keeps the session from going on
@@ -114,6 +123,10 @@ var errStreamReplaced = errors.New("the stream is not the one that this session 
 // errFenced ends the last session: another writer has taken over, and what this one still has, its successor publishes.
 var errFenced = errors.New("another writer has taken over")
 
+// errRewound ends a session: the cluster was restored from a backup, so that versions published before say nothing of
+// what is newer.
+var errRewound = errors.New("the API server is behind what was published")
+
 // Run bridges until the context ends; it then stops the intake, publishes what is left for at most the grace period,
 // and returns how many changes were left.
 func (b *Bridge) Run(ctx context.Context) int64 {
@@ -125,8 +138,10 @@ func (b *Bridge) Run(ctx context.Context) int64 {
 	wg.Go(func() { b.options.Broker.Run(connection) })
 	defer wg.Wait()
 	defer disconnect()
+	rewound := false
 	for {
-		left, err := b.session(ctx)
+		left, err := b.session(ctx, rewound)
+		rewound = errors.Is(err, errRewound)
 		switch {
 		case ctx.Err() != nil:
 			return left
@@ -134,38 +149,45 @@ func (b *Bridge) Run(ctx context.Context) int64 {
 			// It stays up, not ready, and says so: taking the next epoch would only start a tug of war.
 			<-ctx.Done()
 			return left
+		case rewound: // said where it was found
 		case errors.Is(err, errStreamReplaced):
 			b.log.Warn("stream was replaced, starting over from what it holds now")
 		case err != nil:
 			b.log.Error("session ended, starting over", "error", err)
 			pause(ctx, time.Second)
 		}
-		b.begin(nil, nil)
+		b.begin(nil, nil, nil)
 	}
 }
 
 // session runs from reading the stream to its replacement or the end of the context. It returns how many changes were
 // not published.
-func (b *Bridge) session(ctx context.Context) (int64, error) {
-	p, err := b.resume(ctx)
+func (b *Bridge) session(ctx context.Context, rewound bool) (int64, error) {
+	p, resumed, err := b.resume(ctx, rewound)
 	if err != nil {
 		return 0, err
 	}
-	source, err := b.newSource(ctx, p)
+	intake, stopIntake := context.WithCancelCause(ctx)
+	defer stopIntake(nil)
+	positions := &positions{
+		checkpoint: resumed.Checkpoint, scope: b.options.Scope, clusterUID: resumed.ClusterUID,
+		take: b.take(p), stop: stopIntake, log: b.log,
+		wake: make(chan struct{}, 1), resources: map[schema.GroupResource]*position{},
+	}
+	source, err := b.newSource(ctx, positions)
 	if err != nil {
 		return 0, err
 	}
-	b.begin(source, p)
+	b.begin(source, p, positions)
 
 	// The order of the end is the reverse of the order of the start: intake, then publisher.
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	intake, stopIntake := context.WithCancelCause(ctx)
-	defer stopIntake(nil)
 	grace, endGrace := outlive(ctx, b.options.Grace)
 	defer endGrace()
 	var publish, take sync.WaitGroup
 	publish.Go(func() { p.Run(publishing) })
 	take.Go(func() { source.Run(intake) })
+	take.Go(func() { positions.run(intake, b.options.WatermarkInterval) })
 	take.Go(func() { b.watchStream(intake, p, stopIntake) })
 	take.Go(func() { b.watchPublisher(intake, p, stopIntake) })
 	take.Wait()
@@ -173,10 +195,12 @@ func (b *Bridge) session(ctx context.Context) (int64, error) {
 	left := int64(0)
 	switch cause := context.Cause(intake); {
 	case errors.Is(cause, errFenced):
+		b.setFenced()
 		left, _ = p.Pending()
 	case ctx.Err() != nil:
 		b.setDraining()
 		left = p.Flush(grace)
+		positions.write(grace, false)
 	}
 	stopPublishing()
 	publish.Wait()
@@ -185,10 +209,10 @@ func (b *Bridge) session(ctx context.Context) (int64, error) {
 
 // newSource makes the session's source of changes. It tries until it succeeds, for a file that a client needs may come
 // later; an error means that the context has ended.
-func (b *Bridge) newSource(ctx context.Context, p Publisher) (Source, error) {
+func (b *Bridge) newSource(ctx context.Context, feeds informer.Feeds) (Source, error) {
 	backoff := newBackoff()
 	for {
-		source, err := b.options.NewSource(b.take(p))
+		source, err := b.options.NewSource(feeds)
 		b.phase("informers", err)
 		if err == nil {
 			return source, nil
@@ -213,7 +237,7 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 }
 
 // take is where a change enters the line. It is called by an informer's listener and does not block.
-func (b *Bridge) take(p Publisher) informer.Sink {
+func (b *Bridge) take(p Publisher) func(*change.Change) {
 	return func(c *change.Change) {
 		gr := c.Ref.GroupResource()
 		b.options.Metrics.Received(gr, c.Op.String(), c.Seen)
@@ -226,26 +250,24 @@ func (b *Bridge) take(p Publisher) informer.Sink {
 
 // resume brings a session to the point at which changes can be taken: connected, with a stream that fits, an epoch of
 // its own, and the ledger read. It tries until it succeeds or the context ends.
-func (b *Bridge) resume(ctx context.Context) (Publisher, error) {
-	var p Publisher
+func (b *Bridge) resume(ctx context.Context, rewound bool) (Publisher, Resumed, error) {
 	backoff := newBackoff()
 	for {
 		if err := b.options.Broker.WaitConnected(ctx); err != nil {
-			return nil, err
+			return nil, Resumed{}, err
 		}
 		stream, err := b.options.Broker.EnsureStream(ctx)
 		b.phase("stream", err)
 		if err == nil {
-			var resumed Resumed
-			p, resumed, err = b.options.Broker.Resume(ctx, stream)
+			p, resumed, err := b.options.Broker.Resume(ctx, stream, rewound)
 			b.phase("resume", err)
 			if err == nil {
 				b.resumedWith(stream, resumed)
-				return p, nil
+				return p, resumed, nil
 			}
 		}
 		if !pause(ctx, backoff.Step()) {
-			return nil, ctx.Err()
+			return nil, Resumed{}, ctx.Err()
 		}
 	}
 }
@@ -302,9 +324,6 @@ func (b *Bridge) watchPublisher(ctx context.Context, p Publisher, stop context.C
 		case <-ctx.Done():
 			return
 		case <-p.Fenced():
-			b.mu.Lock()
-			b.fenced = true
-			b.mu.Unlock()
 			stop(errFenced)
 			return
 		case <-time.After(time.Second):
@@ -325,10 +344,16 @@ func (b *Bridge) watchPublisher(ctx context.Context, p Publisher, stop context.C
 // a stream's election or a reconnect.
 const troublePatience = 5 * time.Second
 
-func (b *Bridge) begin(source Source, p Publisher) {
+func (b *Bridge) begin(source Source, p Publisher, positions *positions) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.source, b.publisher = source, p
+	b.source, b.publisher, b.positions = source, p, positions
+}
+
+func (b *Bridge) setFenced() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fenced = true
 }
 
 func (b *Bridge) setDraining() {

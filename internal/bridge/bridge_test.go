@@ -49,6 +49,9 @@ type broker struct {
 	conn   error
 	pubs   []*fakePublisher
 	flush  func(context.Context) int64
+
+	checkpoint fakeCheckpoint
+	rewound    []bool // what each session was told
 }
 
 func (b *broker) Run(ctx context.Context) {
@@ -70,7 +73,7 @@ func (b *broker) EnsureStream(context.Context) (publisher.StreamInfo, error) {
 	return b.stream()
 }
 
-func (b *broker) Resume(context.Context, publisher.StreamInfo) (bridge.Publisher, bridge.Resumed, error) {
+func (b *broker) Resume(_ context.Context, _ publisher.StreamInfo, rewound bool) (bridge.Publisher, bridge.Resumed, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.resume != nil {
@@ -80,7 +83,8 @@ func (b *broker) Resume(context.Context, publisher.StreamInfo) (bridge.Publisher
 	}
 	p := &fakePublisher{events: b.events, fenced: make(chan struct{}), flush: b.flush}
 	b.pubs = append(b.pubs, p)
-	return p, bridge.Resumed{Epoch: uint64(len(b.pubs)), Subjects: 3}, nil
+	b.rewound = append(b.rewound, rewound)
+	return p, bridge.Resumed{Epoch: uint64(len(b.pubs)), Subjects: 3, ClusterUID: "c1", Checkpoint: &b.checkpoint}, nil
 }
 
 func (b *broker) last() *fakePublisher {
@@ -150,7 +154,7 @@ func (p *fakePublisher) Fenced() <-chan struct{} { return p.fenced }
 
 type source struct {
 	events   *events
-	sink     informer.Sink
+	feeds    informer.Feeds
 	slow     time.Duration // how long the intake takes to stop
 	mu       sync.Mutex
 	overview informer.Overview
@@ -164,7 +168,11 @@ func (s *source) Run(ctx context.Context) {
 	s.mu.Unlock()
 	time.Sleep(slow)
 	// What an informer still has when it is told to stop is handed on.
-	s.sink(&change.Change{Op: change.OpAdded, Ref: change.ObjectRef{Resource: "pods", Name: "last"}, Gap: change.Gap{From: "1", To: "2"}})
+	_, feeds, err := s.feeds.Open(context.Background(), schema.GroupResource{Resource: "pods"}, 1)
+	if err != nil {
+		panic(err)
+	}
+	feeds[0].Take(&change.Change{Op: change.OpAdded, Ref: change.ObjectRef{Resource: "pods", Name: "last"}, Gap: change.Gap{From: "1", To: "2"}}, false)
 	s.events.add("intake-stopped")
 }
 
@@ -244,16 +252,18 @@ func newWorld() *world {
 	}}
 	w.Bridge = bridge.New(bridge.Options{
 		Broker: w.broker,
-		NewSource: func(sink informer.Sink) (bridge.Source, error) {
+		NewSource: func(feeds informer.Feeds) (bridge.Source, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.refuse != nil {
 				return nil, w.refuse
 			}
-			s := &source{events: w.events, sink: sink, overview: informer.Overview{Reached: true}}
+			s := &source{events: w.events, feeds: feeds, overview: informer.Overview{Reached: true}}
 			w.sources = append(w.sources, s)
 			return s, nil
 		},
+		WatermarkInterval: 10 * time.Second,
+
 		Metrics: w.metrics,
 		Grace:   20 * time.Second,
 		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/deltabridge/deltabridge/internal/informer"
@@ -151,12 +152,15 @@ type ResourceStatus struct {
 	Position string `json:"position,omitempty"`
 	Verb     string `json:"verb,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// Watermark is the version up to which the stream says that it has every change; Written is when it was told so.
+	Watermark string     `json:"watermark,omitempty"`
+	Written   *time.Time `json:"watermarkTime,omitempty"`
 }
 
 // Status returns the state of everything.
 func (b *Bridge) Status() Status {
 	b.mu.Lock()
-	source, p := b.source, b.publisher
+	source, p, positions := b.source, b.publisher, b.positions
 	out := Status{Epoch: b.resumed.Epoch, Known: b.resumed.Subjects, Resources: []ResourceStatus{}}
 	b.mu.Unlock()
 	out.Checks = b.Ready()
@@ -174,11 +178,16 @@ func (b *Bridge) Status() Status {
 		return out
 	}
 	overview := source.Overview()
+	watermarks := positions.watermarks()
 	for _, r := range overview.Resources {
-		out.Resources = append(out.Resources, ResourceStatus{
+		status := ResourceStatus{
 			Resource: r.Resource.String(), Version: r.Version, State: string(r.State), Synced: r.Synced,
 			Objects: r.Objects, Position: r.Position, Verb: r.Verb, Message: r.Message,
-		})
+		}
+		if w := watermarks[r.Resource]; w.Version != "" {
+			status.Watermark, status.Written = w.Version, &w.Time
+		}
+		out.Resources = append(out.Resources, status)
 	}
 	out.Missing = overview.Missing
 	for _, u := range overview.Unknown {
@@ -207,6 +216,17 @@ func (b *Bridge) Resources() []informer.ResourceStatus {
 		return nil
 	}
 	return source.Overview().Resources
+}
+
+// Watermarks returns the last watermark of each resource.
+func (b *Bridge) Watermarks() map[schema.GroupResource]WatermarkStatus {
+	b.mu.Lock()
+	positions := b.positions
+	b.mu.Unlock()
+	if positions == nil {
+		return nil
+	}
+	return positions.watermarks()
 }
 
 // Connected reports whether there is a connection to NATS.

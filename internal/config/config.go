@@ -24,6 +24,8 @@ type Config struct {
 
 	// Cluster is a subject token and the last part of ce-source.
 	Cluster string `envconfig:"BRIDGE_CLUSTER" default:"main" accepted:"1 to 63 of the characters A-Z, a-z, 0-9 and -" desc:"This cluster's name: a token of every subject and part of ce-source."`
+	// AcceptClusterUID is the uid of a kube-system namespace, or empty.
+	AcceptClusterUID string `envconfig:"BRIDGE_ACCEPT_CLUSTER_UID" accepted:"the uid of the cluster's kube-system namespace" desc:"Lets the cluster with this uid take the place of another one that was published under the same name. Without it the bridge refuses to mix two clusters: it is not ready and says so."`
 	// Resources has at least one including pattern. Matching them to the served resources is the informers' work.
 	Resources ResourcePatterns `envconfig:"BRIDGE_RESOURCES" default:"pods,services,configmaps,namespaces,nodes,deployments.apps,statefulsets.apps,daemonsets.apps,replicasets.apps,jobs.batch,cronjobs.batch,ingresses.networking.k8s.io" accepted:"a comma list of resource, resource.group, resource.version.group, *.group and * in lower case, at least one without a leading -" desc:"What to watch, named as in kubectl. A leading - excludes. * leaves out secrets, leases, both kinds of events, endpoints and endpointslices, and metrics.k8s.io unless they are named."`
 	// Namespaces is empty for all namespaces.
@@ -43,6 +45,8 @@ type Config struct {
 
 	// BufferBytes is the payload held for events that are not yet acknowledged.
 	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
+	// WatermarkInterval is at least 100ms.
+	WatermarkInterval time.Duration `envconfig:"BRIDGE_WATERMARK_INTERVAL" default:"10s" accepted:"a duration of at least 100ms, such as 1s, 10s or 1m" desc:"How often a checkpoint is written for a resource whose position has moved."`
 	// MaxPending is in messages.
 	MaxPending int `envconfig:"BRIDGE_MAX_PENDING" default:"2048" accepted:"a whole number from 1 to 65536" desc:"Publishes in flight."`
 	// Oversize says what becomes of a message above the broker's limit.

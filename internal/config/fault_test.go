@@ -203,7 +203,6 @@ func TestWarnings(t *testing.T) {
 		"BRIDGE_LABEL_SELECTER=hunter2",
 		"BRIDGE_HTTP_PORT=8080",
 		"BRIDGE_TOMBSTONE_TTL=24h",
-		"BRIDGE_WATERMARK_INTERVAL=1s",
 		"BRIDGE_CONTROL=true",
 		"NATS_URI=not ours",
 		"bridge_cluster=not ours",
@@ -227,7 +226,6 @@ func TestWarnings(t *testing.T) {
 		got = append(got, w.String())
 	}
 	want := []string{
-		"BRIDGE_WATERMARK_INTERVAL: has no effect, this version does not have it yet; unset it",
 		"BRIDGE_TOMBSTONE_TTL: has no effect, this version does not have it yet; unset it",
 		"BRIDGE_CONTROL: has no effect, this version does not have it yet; unset it",
 		"BRIDGE_CLUSTR: is unknown and has no effect; did you mean BRIDGE_CLUSTER?",

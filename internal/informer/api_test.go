@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -39,6 +40,7 @@ type api struct {
 
 	streaming  bool // streaming lists are supported
 	bookmarks  bool // the server tells a watch the current version after the events
+	mute       bool // watches get no bookmark each minute, as of servers that have none
 	pageSize   int
 	closeAfter int // a watch is closed after so many events, zero for never
 	// intercept may answer a request in place of the server; false lets the server answer.
@@ -316,13 +318,21 @@ func (a *api) watch(w http.ResponseWriter, r *request) {
 		_ = http.NewResponseController(w).Flush()
 		changed := a.changed
 		a.mu.Unlock()
+		minute := time.NewTimer(time.Minute)
 		select {
 		case <-changed:
 			a.mu.Lock()
+		case <-minute.C:
+			a.mu.Lock()
+			if !a.mute {
+				send(event{typ: "BOOKMARK", version: a.version}, fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, a.version))
+			}
 		case <-r.Context().Done():
+			minute.Stop()
 			a.mu.Lock()
 			return
 		}
+		minute.Stop()
 	}
 }
 

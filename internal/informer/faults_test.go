@@ -415,7 +415,7 @@ func TestStreamingListStalls(t *testing.T) {
 			api.put("default", "a", "2")
 			synctest.Wait()
 			expect(t, "changes", f.next(), "modified configmaps/default/a 102 watch")
-			expect(t, "requests", since(api.seen(), 0), "streaming-list", "list 0", "watch 101")
+			expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "watch 101")
 			if warns := f.log.lines("does not complete it"); len(warns) != 1 {
 				t.Errorf("logged %q", f.log.lines())
 			}
@@ -489,7 +489,7 @@ func TestStreamingListBreaksOff(t *testing.T) {
 				api.intercept = answering("streaming-list", body)
 				f := api.follow("", nil)
 				expect(t, "changes", f.next(), "added configmaps/default/a 101 relist")
-				expect(t, "requests", since(api.seen(), 0), "streaming-list", "list 0", "watch 101")
+				expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "watch 101")
 				if s := f.in.status(); s.State != StateWatching || s.Verb != "" {
 					t.Errorf("status %+v", s)
 				}

@@ -20,16 +20,53 @@ import (
 
 var configMaps = Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", Namespaced: true}
 
-// sunk is a Sink that remembers.
+// sunk is the Feed of all informers, and their Feeds: it remembers.
 type sunk struct {
-	mu  sync.Mutex
-	all []*change.Change
+	origin map[string]Origin // by resource
+	hook   func()            // called before a change is taken
+
+	mu      sync.Mutex
+	all     []*change.Change
+	marks   []string // versions, with the gap if there is one
+	moved   []string // versions of the changes that move the position
+	rewound []string
 }
 
-func (s *sunk) take(c *change.Change) {
+func (s *sunk) Open(_ context.Context, gr schema.GroupResource, n int) (Origin, []Feed, error) {
+	return s.origin[gr.String()], slices.Repeat([]Feed{s}, n), nil
+}
+
+func (s *sunk) Rewound(gr schema.GroupResource, published, served string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rewound = append(s.rewound, fmt.Sprintf("%s %s %s", gr, published, served))
+}
+
+func (s *sunk) Take(c *change.Change, moves bool) {
+	if s.hook != nil {
+		s.hook()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, c)
+	if moves {
+		s.moved = append(s.moved, c.RV)
+	}
+}
+
+func (s *sunk) Mark(version string, gap change.Gap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks = append(s.marks, strings.TrimSpace(version+" "+gap.String()))
+}
+
+// marked returns the marks since the last call.
+func (s *sunk) marked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	marks := s.marks
+	s.marks = nil
+	return marks
 }
 
 // next returns the changes since the last call, one line each.
@@ -63,7 +100,7 @@ type followed struct {
 
 func (a *api) follow(namespace string, keep func(string) bool) *followed {
 	f := &followed{sunk: &sunk{}, counts: &counts{}, log: &logged{}}
-	in, err := newInformer(a.client(), configMaps, namespace, keep, f.take, f.counts, f.log.logger())
+	in, err := newInformer(a.client(), configMaps, namespace, keep, f.sunk, f.counts, f.log.logger())
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -172,7 +209,7 @@ func TestFollowPagedList(t *testing.T) {
 		api.put("default", "o0", "2")
 		synctest.Wait()
 		expect(t, "the watch's changes", f.next(), "modified configmaps/default/o0 106 watch")
-		expect(t, "requests", since(api.seen(), 0), "streaming-list", "list 0", "list", "list", "watch 105")
+		expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "list", "list", "watch 105")
 		var pages []string
 		for _, r := range api.seen("list") {
 			pages = append(pages, r.query.Get("continue"))

@@ -1,5 +1,5 @@
 // Package informer follows the selected resources of an API server: client-go's shared informers, one for each resource,
-// over lists and watches that are read as raw bytes. It hands every change to a Sink.
+// over lists and watches that are read as raw bytes. It hands every change to a Feed.
 package informer
 
 import (
@@ -15,10 +15,6 @@ import (
 
 	"github.com/deltabridge/deltabridge/internal/change"
 )
-
-// Sink takes every change, in the order in which the informer's listener is called. It is called on that listener's
-// goroutine, one for each informer. It must not block for long: client-go buffers without bound behind a listener.
-type Sink func(*change.Change)
 
 // State is what an informer is doing.
 type State string
@@ -39,7 +35,7 @@ var States = []State{StateStarting, StateWatching, StateForbidden, StateUnauthor
 // Status describes one informer.
 type Status struct {
 	State   State
-	Synced  bool   // the first list has been handed to the sink
+	Synced  bool   // the feed has been told everything up to a version that the API server had
 	Settled bool   // synced, or there is a reason why not; of several informers, all of them
 	Verb    string // the verb that is refused or fails, empty while all is well
 	Message string // why, in words for a user; empty while all is well
@@ -54,28 +50,31 @@ type informer struct {
 	namespace string
 	lw        *ListWatch
 	shared    cache.SharedIndexInformer
-	sink      Sink
+	feed      Feed
 	log       *slog.Logger
-	synced    cache.DoneChecker
+	caught    atomic.Int64 // the ListWatch's generation whose first mark the listener has seen, zero for none
 	objects   atomic.Int64 // in the cache, as far as the listener has been told
+	// entered tells whether objects of a namespace were outside of the selection before; nil for no.
+	entered func(namespace string) bool
 
 	mu       sync.Mutex
 	failures map[string]error // by verb: the last error of list and of watch, absent while the verb works
 	trouble  troubleLog
 }
 
-func newInformer(client rest.Interface, resource Resource, namespace string, keep func(string) bool, sink Sink, metrics Metrics, log *slog.Logger) (*informer, error) {
+func newInformer(client rest.Interface, resource Resource, namespace string, keep func(string) bool, feed Feed, metrics Metrics, log *slog.Logger) (*informer, error) {
 	in := &informer{
 		resource:  resource,
 		namespace: namespace,
-		sink:      sink,
+		feed:      feed,
 		log:       log,
 		failures:  map[string]error{},
 		trouble:   troubleLog{log: log, resource: resource.String(), namespace: namespace},
 	}
 	in.lw = &ListWatch{
 		client: client, resource: resource, namespace: namespace, keep: keep,
-		metrics: metrics, log: log, report: in.report,
+		metrics: metrics, log: log, report: in.report, generation: 1,
+		deadline: progressDeadline, rewound: func(string, string) {},
 	}
 	in.shared = cache.NewSharedIndexInformerWithOptions(in.lw, &Object{}, cache.SharedIndexInformerOptions{
 		ObjectDescription: resource.GVR.String(),
@@ -84,15 +83,13 @@ func newInformer(client rest.Interface, resource Resource, namespace string, kee
 	if err := in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
 		return nil, err
 	}
-	registration, err := in.shared.AddEventHandlerWithOptions((*listener)(in), cache.HandlerOptions{})
-	if err != nil {
+	if _, err := in.shared.AddEventHandlerWithOptions((*listener)(in), cache.HandlerOptions{}); err != nil {
 		return nil, err
 	}
-	in.synced = registration.HasSyncedChecker()
 	return in, nil
 }
 
-// run follows the resource until the context ends, and returns when the last change has been handed to the sink.
+// run follows the resource until the context ends, and returns when the last change has been handed to the feed.
 func (in *informer) run(ctx context.Context) { in.shared.RunWithContext(ctx) }
 
 // report notes the outcome of a list or of a watch.
@@ -115,11 +112,15 @@ func (in *informer) stateLocked() (State, string, error) {
 			return stateOf(err), verb, err
 		}
 	}
-	if !cache.IsDone(in.synced) {
+	if !in.synced() {
 		return StateStarting, "", nil
 	}
 	return StateWatching, "", nil
 }
+
+// synced reports whether the feed has been told everything up to a version that the API server had when the watch was
+// opened. It is not so any more from the moment at which the server has forgotten the watch's version.
+func (in *informer) synced() bool { return in.caught.Load() == in.lw.currentGeneration() }
 
 // troubleLog logs that a resource cannot be followed and that it can be again, once for each change of state.
 type troubleLog struct {
@@ -166,7 +167,7 @@ func (in *informer) status() Status {
 	in.mu.Unlock()
 	s := Status{
 		State:    state,
-		Synced:   cache.IsDone(in.synced),
+		Synced:   in.synced(),
 		Verb:     verb,
 		Objects:  int(in.objects.Load()),
 		Position: in.lw.Position(),
@@ -183,42 +184,70 @@ type listener informer
 
 var _ cache.ResourceEventHandler = (*listener)(nil)
 
-// OnAdd is called for an object that the cache did not have.
+// OnAdd is called for an object that the cache did not have. That the stream has an object is nothing to tell.
 func (l *listener) OnAdd(obj any, _ bool) {
 	o := obj.(*Object)
+	if o.mark != nil {
+		l.mark(o)
+		return
+	}
 	l.objects.Add(1)
-	l.emit(change.OpAdded, l.reason(o), o, o.rv)
+	if o.stub {
+		return
+	}
+	reason := l.reason(o)
+	if o.listed && l.entered != nil && l.entered(o.namespace) {
+		reason = change.ReasonScope
+	}
+	l.emit(change.OpAdded, reason, o)
 }
 
 // OnUpdate is called for an object that the cache had. A relist delivers it for unchanged objects too, as long as
 // client-go counts the listener as syncing.
 func (l *listener) OnUpdate(oldObj, newObj any) {
 	before, o := oldObj.(*Object), newObj.(*Object)
-	if before.uid == o.uid && before.rv == o.rv {
-		return
+	switch {
+	case o.mark != nil:
+		if before != o {
+			l.mark(o)
+		}
+	case before.uid == o.uid && before.rv == o.rv:
+	default:
+		l.emit(change.OpModified, l.reason(o), o)
 	}
-	l.emit(change.OpModified, l.reason(o), o, o.rv)
 }
 
 // OnDelete is called for an object that is gone: with its last state when the watch said so, wrapped in a
 // DeletedFinalStateUnknown when a list no longer had it.
 func (l *listener) OnDelete(obj any) {
-	l.objects.Add(-1)
-	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		o, ok := unknown.Obj.(*Object)
-		if !ok {
-			l.log.Error("deleted object is not known to the cache", "resource", l.resource.String(), "key", unknown.Key)
-			return
-		}
-		// The version at which the object went is not known; its last known version orders the deletion after all
-		// that was published of it and before whatever takes its name.
-		c := l.change(change.OpDeleted, change.ReasonMissing, o, o.rv)
-		c.Gap = change.Gap{From: o.rv, To: l.lw.Position()}
-		l.sink(c)
+	unknown, missing := obj.(cache.DeletedFinalStateUnknown)
+	if missing {
+		obj = unknown.Obj
+	}
+	o, ok := obj.(*Object)
+	switch {
+	case !ok:
+		l.log.Error("deleted object is not known to the cache", "resource", l.resource.String(), "key", unknown.Key)
+		return
+	case o.mark != nil:
 		return
 	}
-	o := obj.(*Object)
-	l.emit(change.OpDeleted, change.ReasonWatch, o, o.rv)
+	l.objects.Add(-1)
+	if !missing {
+		l.emit(change.OpDeleted, change.ReasonWatch, o)
+		return
+	}
+	// The version at which the object went is not known; its last known version orders the deletion after all that was
+	// published of it and before whatever takes its name.
+	c := l.change(change.OpDeleted, change.ReasonMissing, o)
+	c.Gap = change.Gap{From: o.rv, To: l.lw.Position()}
+	l.feed.Take(c, false)
+}
+
+// mark handles a sentinel: everything up to its version has been delivered.
+func (l *listener) mark(o *Object) {
+	l.feed.Mark(o.rv, o.mark.gap)
+	l.caught.Store(o.mark.generation)
 }
 
 func (l *listener) reason(o *Object) change.Reason {
@@ -228,15 +257,15 @@ func (l *listener) reason(o *Object) change.Reason {
 	return change.ReasonWatch
 }
 
-func (l *listener) emit(op change.Op, reason change.Reason, o *Object, rv string) {
-	c := l.change(op, reason, o, rv)
+func (l *listener) emit(op change.Op, reason change.Reason, o *Object) {
+	c := l.change(op, reason, o)
 	if o.listed && o.since != "" {
 		c.Gap = change.Gap{From: o.since, To: o.rv}
 	}
-	l.sink(c)
+	l.feed.Take(c, !o.listed)
 }
 
-func (l *listener) change(op change.Op, reason change.Reason, o *Object, rv string) *change.Change {
+func (l *listener) change(op change.Op, reason change.Reason, o *Object) *change.Change {
 	return &change.Change{
 		Op:     op,
 		Reason: reason,
@@ -245,7 +274,7 @@ func (l *listener) change(op change.Op, reason change.Reason, o *Object, rv stri
 		},
 		GVK:  o.GroupVersionKind(),
 		UID:  o.uid,
-		RV:   rv,
+		RV:   o.rv,
 		Raw:  o.raw,
 		Seen: time.Now(),
 	}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/deltabridge/deltabridge/internal/change"
 )
 
 // Metrics is what the informers count. Its methods must not block.
@@ -39,11 +41,17 @@ type ListWatch struct {
 	metrics   Metrics
 	log       *slog.Logger
 	report    func(verb string, err error) // told the outcome of each list and each opening of a watch
+	deadline  time.Duration                // how long a watch may be silent before it is doubted
+	rewound   func(known, served string)   // told that the server is behind the version that it gave before
 
 	mu              sync.Mutex
-	position        string // last version that a list or a watch brought
-	listed          bool   // a list has succeeded
-	relistReason    string // why the last watch ended
+	origin          *Origin          // what the first list is answered with, nil once it was, or for none
+	stubs           []runtime.Object // of the origin
+	position        string           // last version that a list or a watch brought
+	listed          bool             // a list has succeeded, now or in a former life
+	generation      int64            // rises each time that the server has forgotten the watch's version
+	gap             change.Gap       // that the last list left, until a sentinel tells of it
+	relistReason    string           // why the last watch ended
 	noStreamingList bool
 	// fruitless counts the watches in a row that failed or ended at once without any news; heldOff says that the next one
 	// is still to be put off for that, and doubted that it was reported.
@@ -51,6 +59,7 @@ type ListWatch struct {
 	heldOff   bool
 	doubted   bool
 	warned    time.Time // when a watch that failed was last logged
+	bookmarks bool      // the server has sent one to an open watch, so that it sends them
 }
 
 var (
@@ -70,12 +79,20 @@ func (lw *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) 
 
 // ListWithContext fetches one page. The error of a refused request is the API's own (apierrors), which the Reflector
 // tests for.
+//
+// The first list may be answered with what the stream holds, so that the watch resumes where a former one was. Every
+// other one is a consistent read, whatever version the Reflector asks for: what is compared with what was published must
+// not be older than that, and a version that the server no longer has, or does not have yet, cannot be in the way.
 func (lw *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if list := lw.primed(); list != nil {
+		return list, nil
+	}
+	options.ResourceVersion, options.ResourceVersionMatch = "", ""
 	since := lw.beginList(options.Continue == "")
 	body, err := fetch(ctx, lw.request(options))
 	if err != nil {
-		// The Reflector and its pager answer this by listing once more without a version; only then is it to be reported.
-		recovers := expired(err) && (options.ResourceVersion != "" || options.Continue != "")
+		// The Reflector's pager answers this by listing once more without pages; only then is it to be reported.
+		recovers := expired(err) && options.Continue != ""
 		if ctx.Err() == nil && !recovers {
 			lw.report("list", err)
 		}
@@ -102,10 +119,13 @@ func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOp
 		if err := lw.holdOff(); err != nil {
 			return nil, err
 		}
+	case lw.isPrimed():
+		return nil, errors.New("the first list is answered with what the stream holds")
 	case lw.streamingListUnsupported():
 		return nil, errors.New("streaming list not supported by this API")
 	default:
 		since = lw.beginList(true)
+		options.ResourceVersion = "" // see ListWithContext
 	}
 	options.Watch = true
 	owner := ctx
@@ -115,7 +135,7 @@ func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOp
 	if err != nil {
 		cancel(nil)
 		if initial {
-			return nil, initialListError(err, options.ResourceVersion)
+			return nil, initialListError(err)
 		}
 		if owner.Err() == nil {
 			lw.ended(err)
@@ -142,11 +162,8 @@ func (lw *ListWatch) request(options metav1.ListOptions) *rest.Request {
 
 // initialListError hides from the Reflector what would make it retry the streaming list by itself: its wait does not
 // end when the informer is stopped, and after a 410 it does not wait at all. The plain list that follows meets the same
-// trouble and waits interruptibly. A 410 for a version is let through, since without the version it can succeed.
-func initialListError(err error, version string) error {
-	if expired(err) && version != "" {
-		return err
-	}
+// trouble and waits interruptibly.
+func initialListError(err error) error {
 	return fmt.Errorf("streaming list: %s", err.Error())
 }
 
@@ -211,6 +228,7 @@ func (lw *ListWatch) holdOff() error {
 	}
 	lw.heldOff = false
 	if lw.fruitless%maxFruitless == 0 {
+		lw.generation++
 		return errFruitless
 	}
 	return &retriableWatchError{err: errFruitless}
@@ -289,6 +307,9 @@ func (lw *ListWatch) beginList(first bool) string {
 // listSucceeded notes the end of a list at the given version.
 func (lw *ListWatch) listSucceeded(rv string) {
 	lw.mu.Lock()
+	if lw.listed {
+		lw.gap = change.Gap{From: lw.position, To: rv}
+	}
 	lw.position, lw.listed = rv, true
 	lw.mu.Unlock()
 	lw.report("list", nil)
@@ -314,7 +335,90 @@ func (lw *ListWatch) ended(err error) {
 	}
 	lw.mu.Lock()
 	lw.relistReason = reason
+	if expired(err) {
+		lw.generation++
+	}
 	lw.mu.Unlock()
+}
+
+// prime notes what the stream holds. Where a watch can resume, the first list is answered with it.
+func (lw *ListWatch) prime(origin *Origin, stubs []*Object) {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	switch {
+	case origin.resumes():
+		lw.origin, lw.stubs = origin, make([]runtime.Object, 0, len(stubs))
+		for _, stub := range stubs {
+			lw.stubs = append(lw.stubs, stub)
+		}
+		lw.position, lw.listed = origin.Version, true
+	case origin.Since != "":
+		lw.position, lw.listed, lw.relistReason = origin.Since, true, origin.Reason
+	}
+}
+
+// isPrimed reports whether the first list is still to be answered with what the stream holds.
+func (lw *ListWatch) isPrimed() bool {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	return lw.origin != nil
+}
+
+// primed returns what the first list is answered with, once; nil if that is for the server.
+func (lw *ListWatch) primed() *List {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	if lw.origin == nil {
+		return nil
+	}
+	list := &List{Items: lw.stubs}
+	list.ResourceVersion = lw.origin.Version
+	lw.origin, lw.stubs = nil, nil
+	return list
+}
+
+// mark is what a sentinel carries beside its version.
+type mark struct {
+	generation int64      // of the ListWatch when it was made
+	gap        change.Gap // that the list before it left
+}
+
+// sentinelName is a name that no object has.
+const sentinelName = "\x00"
+
+// sentinel returns an object that is none. It goes the way of every event, through the Reflector, FIFO, Indexer and
+// processor, and arrives at the listener after all that came before it. So it tells what bookmarks, which end at the
+// Reflector, cannot: that the listener has seen everything up to a version.
+func (lw *ListWatch) sentinel(rv string) watch.Event {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	m := &mark{generation: lw.generation, gap: lw.gap}
+	lw.gap = change.Gap{}
+	return watch.Event{Type: watch.Added, Object: &Object{
+		name: sentinelName, rv: rv, apiVersion: lw.resource.apiVersion(), kind: lw.resource.Kind, mark: m,
+	}}
+}
+
+// bookmarked notes that the server tells watches the version that it is at from time to time.
+func (lw *ListWatch) bookmarked() {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	lw.bookmarks = true
+}
+
+// mayBeSilent reports whether a watch that brings nothing for long is nothing to wonder at: the server has never sent a
+// bookmark.
+func (lw *ListWatch) mayBeSilent() bool {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	return !lw.bookmarks
+}
+
+// currentGeneration returns how often the server has forgotten the watch's version, counted from 1.
+func (lw *ListWatch) currentGeneration() int64 {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	return lw.generation
 }
 
 func (lw *ListWatch) streamingListFailed() {

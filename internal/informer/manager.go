@@ -39,9 +39,10 @@ type Options struct {
 	Namespaces []string
 	// ExcludeNamespaces are left out.
 	ExcludeNamespaces []string
-	Sink              Sink
-	Metrics           Metrics
-	Log               *slog.Logger
+	// Feeds is where the changes go.
+	Feeds   Feeds
+	Metrics Metrics
+	Log     *slog.Logger
 }
 
 // Manager keeps one informer running for each selected resource that the API server has. It is the owner of their
@@ -125,7 +126,7 @@ func rawConfig(config *rest.Config) error {
 }
 
 // Run discovers, and starts and stops informers as resources come and go, until the context ends. It returns when
-// every informer has stopped and its last change was handed to the sink.
+// every informer has stopped and its last change was handed to its feed.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.stop(func(*follower) bool { return true })
 	for {
@@ -248,18 +249,33 @@ func (m *Manager) stop(pick func(*follower) bool) {
 	}
 }
 
+// follow runs the informers of a resource until the context ends.
 func (m *Manager) follow(ctx context.Context, f *follower) {
 	namespaces, err := m.scope(ctx, f)
 	if err != nil {
 		return // the context has ended
 	}
+	origin, feeds, err := m.options.Feeds.Open(ctx, f.resource.GVR.GroupResource(), len(namespaces))
+	if err != nil {
+		return
+	}
+	if origin.resumes() && !m.checkVersion(ctx, f, namespaces[0], &origin) {
+		return
+	}
+	m.leave(ctx, f, namespaces, origin, feeds[0])
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, ns := range namespaces {
-		in, err := newInformer(m.client, f.resource, ns, m.keep(ns), m.options.Sink, m.options.Metrics, m.log)
+	for i, ns := range namespaces {
+		in, err := newInformer(m.client, f.resource, ns, m.keep(ns), feeds[i], m.options.Metrics, m.log)
+		if err == nil {
+			err = in.prime(origin.in(ns, m.keep(ns)))
+		}
 		if err != nil {
 			m.log.Error("informer cannot be made", "resource", f.resource.String(), "error", err)
 			continue
+		}
+		in.lw.rewound = func(known, served string) {
+			m.options.Feeds.Rewound(f.resource.GVR.GroupResource(), known, served)
 		}
 		f.mu.Lock()
 		f.informers = append(f.informers, in)
@@ -278,25 +294,40 @@ func (m *Manager) scope(ctx context.Context, f *follower) ([]string, error) {
 	if len(m.options.Namespaces) == 1 {
 		return m.options.Namespaces, nil
 	}
+	allowed := false
+	err := f.retry(ctx, func() (string, error) {
+		verb, err := m.probe(ctx, f.resource)
+		allowed = err == nil
+		if apierrors.IsForbidden(err) {
+			err = nil
+		}
+		return verb, err
+	})
+	if err != nil || allowed {
+		return []string{""}, err
+	}
+	return m.options.Namespaces, nil
+}
+
+// retry calls try until it succeeds, with growing pauses, and shows meanwhile which verb fails and why. It returns an
+// error only when the context has ended.
+func (f *follower) retry(ctx context.Context, try func() (verb string, err error)) error {
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 30 * time.Second}
 	for {
-		verb, err := m.probe(ctx, f.resource)
+		verb, err := try()
 		switch {
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			return ctx.Err()
 		case err == nil:
 			f.blocked("", nil)
-			return []string{""}, nil
-		case apierrors.IsForbidden(err):
-			f.blocked("", nil)
-			return m.options.Namespaces, nil
+			return nil
 		}
 		f.blocked(verb, err)
 		timer := time.NewTimer(backoff.Step())
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-timer.C:
 		}
 	}
@@ -417,27 +448,30 @@ func (f *follower) status() Status {
 	return out
 }
 
-// ClusterUID returns the uid of the kube-system namespace, by which a cluster is told from another; empty if it cannot be
-// read within a few seconds, for lack of the right to it, say.
-func ClusterUID(ctx context.Context, config *rest.Config) string {
+// ClusterUID returns the uid of the kube-system namespace, by which a cluster is told from another. It is empty if we may
+// not read it, or if the cluster has no such namespace; the error means that the API server could not be asked.
+func ClusterUID(ctx context.Context, config *rest.Config) (string, error) {
 	config = rest.CopyConfig(config)
 	if err := rawConfig(config); err != nil {
-		return ""
+		return "", err
 	}
 	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
-		return ""
+		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	body, err := client.Get().AbsPath("/api/v1/namespaces/kube-system").DoRaw(ctx)
-	if err != nil {
-		return ""
+	body, err := fetch(ctx, client.Get().AbsPath("/api/v1/namespaces/kube-system"))
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", explainReach(err)
 	}
 	var m metadata
 	var w jsonscan.Walker
 	if _, err := scanObject(&w, body, 0, &m); err != nil {
-		return ""
+		return "", err
 	}
-	return string(m.uid)
+	return string(m.uid), nil
 }

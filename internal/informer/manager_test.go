@@ -22,7 +22,7 @@ type managed struct {
 
 func (a *api) manage(patterns string, more ...func(*Options)) *managed {
 	f := &managed{sunk: &sunk{}, counts: &counts{}, log: &logged{}}
-	options := Options{Config: a.config(), Patterns: patternsOf(patterns), Sink: f.take, Metrics: f.counts, Log: f.log.logger()}
+	options := Options{Config: a.config(), Patterns: patternsOf(patterns), Feeds: f.sunk, Metrics: f.counts, Log: f.log.logger()}
 	for _, change := range more {
 		change(&options)
 	}

@@ -31,6 +31,11 @@ type Object struct {
 	since string
 	// initialEventsEnd marks the bookmark that ends a streaming list.
 	initialEventsEnd bool
+
+	// stub marks an object that is known from the stream only: it has no state.
+	stub bool
+	// mark is set for a sentinel, which is no object at all: see ListWatch.sentinel.
+	mark *mark
 }
 
 var (

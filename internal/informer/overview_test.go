@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-
-	"github.com/deltabridge/deltabridge/internal/change"
 )
 
 // The status is asked for by probes; it must answer while an informer takes its time to stop.
@@ -21,7 +19,7 @@ func TestOverviewDuringStop(t *testing.T) {
 		api.put("default", "w", "1", "widgets.example.com")
 		release := make(chan struct{})
 		f := api.manage("configmaps,widgets.example.com", func(o *Options) {
-			o.Sink = func(*change.Change) { <-release }
+			o.Feeds = &sunk{hook: func() { <-release }}
 		})
 		api.configure(func() { api.discovery.groups = standardGroups() })
 		settle(2 * discoveryPeriod)
@@ -43,7 +41,7 @@ func TestSyncedMeansHandedOver(t *testing.T) {
 		api := newAPI(t)
 		api.put("default", "a", "1")
 		release := make(chan struct{})
-		f := api.manage("configmaps", func(o *Options) { o.Sink = func(*change.Change) { <-release } })
+		f := api.manage("configmaps", func(o *Options) { o.Feeds = &sunk{hook: func() { <-release }} })
 		o := f.m.Overview()
 		if r := o.Resources[0]; r.Position != "101" || r.State != StateStarting || r.Synced || o.Settled() {
 			t.Errorf("status %+v, settled %t, want a list that came and is starting", r, o.Settled())
@@ -121,19 +119,21 @@ func TestClusterUID(t *testing.T) {
 			}
 			return true
 		}
-		if uid := ClusterUID(context.Background(), api.config()); uid != "the-uid" {
-			t.Errorf("uid %q", uid)
+		if uid, err := ClusterUID(context.Background(), api.config()); uid != "the-uid" || err != nil {
+			t.Errorf("uid %q, %v", uid, err)
 		}
-		for _, answer = range []string{"<html>", `[]`, `{"metadata":{}}`, ""} {
+		// An answer that is none says nothing of the cluster: it must not be taken for one that has no uid.
+		for _, answer = range []string{"<html>", `[]`, ""} {
 			begin := time.Now()
-			if uid := ClusterUID(context.Background(), api.config()); uid != "" || time.Since(begin) > 5*time.Second {
-				t.Errorf("answer %q: uid %q after %s", answer, uid, time.Since(begin))
+			uid, err := ClusterUID(context.Background(), api.config())
+			if uid != "" || err == nil || time.Since(begin) > 10*time.Second {
+				t.Errorf("answer %q: uid %q, error %v after %s", answer, uid, err, time.Since(begin))
 			}
 		}
 		api.heal()
 		api.configure(func() { api.intercept = failing("namespaces", 403, "Forbidden", "get") })
-		if uid := ClusterUID(context.Background(), api.config()); uid != "" {
-			t.Errorf("uid %q without the right to read it", uid)
+		if uid, err := ClusterUID(context.Background(), api.config()); uid != "" || err != nil {
+			t.Errorf("uid %q, error %v without the right to read it", uid, err)
 		}
 	})
 }

@@ -20,6 +20,8 @@ func (r Resource) String() string { return r.GVR.GroupResource().String() }
 
 func (r Resource) apiVersion() string { return r.GVR.GroupVersion().String() }
 
+func (r Resource) gvk() schema.GroupVersionKind { return r.GVR.GroupVersion().WithKind(r.Kind) }
+
 // path returns the segments of the resource's URL, within the namespace if one is given.
 func (r Resource) path(namespace string) []string {
 	segments := []string{"/apis", r.GVR.Group, r.GVR.Version}

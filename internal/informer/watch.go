@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +25,17 @@ const shortWatch = time.Second
 
 // provenWatch is how long a watch must last to count as working again, where the last ones failed.
 const provenWatch = 10 * time.Second
+
+// progressDeadline is how long a watch may bring neither event nor bookmark. API servers send a bookmark about every
+// minute. A connection that leads nowhere any more, and a server that was restored from a backup and lets nothing pass up
+// to the version that it had, look just like a resource in which nothing happens.
+const progressDeadline = 3 * time.Minute
+
+// probeTimeout bounds the look at the server's version after a silence.
+const probeTimeout = 30 * time.Second
+
+// errSilent means that a watch was silent for longer than a working one is.
+var errSilent = errors.New("the watch brought neither event nor bookmark for too long")
 
 // errInitialEventsStalled means that a streaming list went silent before its end.
 var errInitialEventsStalled = errors.New("the streaming list went silent before its end")
@@ -50,6 +63,8 @@ type stream struct {
 	initial bool
 	since   string
 	stall   *time.Timer // ends a streaming list that is silent
+
+	heard atomic.Int64 // when the server last sent something, in nanoseconds of Unix time
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -78,6 +93,7 @@ func newStream(owner, ctx context.Context, cancel context.CancelCauseFunc, lw *L
 		initial: initial,
 		since:   since,
 	}
+	s.heard.Store(s.opened.UnixNano())
 	go s.run()
 	return s
 }
@@ -96,6 +112,9 @@ func (s *stream) run() {
 	defer close(s.done)
 	defer s.stop()
 	defer close(s.result)
+	var guard sync.WaitGroup
+	guard.Go(s.guard)
+	defer guard.Wait()
 	defer s.cancel(nil)
 	defer func() { _ = s.body.Close() }()
 	if s.initial {
@@ -108,9 +127,51 @@ func (s *stream) run() {
 	s.ended(err)
 }
 
+// guard ends the watch when it is silent for too long, until the request's context ends.
+func (s *stream) guard() {
+	deadline := s.lw.deadline
+	for wait := deadline; ; {
+		timer := time.NewTimer(wait)
+		select {
+		case <-s.ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		if silent := time.Since(time.Unix(0, s.heard.Load())); silent < deadline {
+			wait = deadline - silent
+			continue
+		}
+		s.doubt()
+		wait = deadline
+	}
+}
+
+// doubt finds out what a silence means. If the server is behind, that is reported. A watch that should have brought a
+// bookmark is ended, so that it is opened again from the last version.
+func (s *stream) doubt() {
+	ctx, cancel := context.WithTimeout(s.ctx, probeTimeout)
+	defer cancel()
+	known := s.lw.Position()
+	served, err := currentVersion(ctx, s.lw.client, s.lw.resource, s.lw.namespace)
+	switch {
+	case s.ctx.Err() != nil:
+	case err == nil && behind(served, known):
+		s.lw.rewound(known, served)
+		s.cancel(errSilent)
+	case err == nil && s.lw.mayBeSilent():
+	default:
+		s.cancel(errSilent)
+	}
+}
+
 // read hands on events until there are no more, and returns why: io.EOF or another error of the body, an error that
 // wraps errBadFrame, or the API's error of an ERROR frame.
 func (s *stream) read() error {
+	if !s.initial {
+		// What the watch begins after has been handed on.
+		s.hand(s.lw.sentinel(s.from))
+	}
 	frames := newFrameReader(s.body)
 	var f frame
 	var names interned
@@ -123,6 +184,7 @@ func (s *stream) read() error {
 		if err != nil {
 			return err
 		}
+		s.heard.Store(time.Now().UnixNano())
 		ends := s.initial && o.initialEventsEnd
 		if s.initial && !ends {
 			// Only what the list consists of shows that it goes on: a busy resource that never ends it would be watched
@@ -132,7 +194,12 @@ func (s *stream) read() error {
 			}
 		} else {
 			s.last = o.rv
-			s.lw.follow(o.rv)
+			if !ends {
+				s.lw.follow(o.rv)
+				if event.Type == watch.Bookmark {
+					s.lw.bookmarked()
+				}
+			}
 		}
 		if ends {
 			s.initial = false
@@ -148,6 +215,9 @@ func (s *stream) read() error {
 			s.handed = o.rv
 			if ends {
 				s.handed = "" // the watch that follows counts for itself
+			}
+			if event.Type == watch.Bookmark && !s.initial {
+				s.hand(s.lw.sentinel(o.rv))
 			}
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
@@ -193,8 +263,12 @@ func (s *stream) event(line []byte, f *frame, names *interned) (watch.Event, *Ob
 // longer has makes the Reflector list. A streaming list that cannot be completed says so, for else the Reflector asks
 // for it again at once; upon this error it falls back to a plain list.
 func (s *stream) ended(err error) {
-	stalled := errors.Is(context.Cause(s.ctx), errInitialEventsStalled)
-	if s.ctx.Err() != nil && !stalled {
+	cause := context.Cause(s.ctx)
+	stalled, silent := errors.Is(cause, errInitialEventsStalled), errors.Is(cause, errSilent)
+	switch {
+	case silent:
+		err = errSilent
+	case s.ctx.Err() != nil && !stalled:
 		return
 	}
 	badFrame := errors.Is(err, errBadFrame)
@@ -206,14 +280,10 @@ func (s *stream) ended(err error) {
 			s.lw.streamingListFailed()
 			err = errInitialEventsStalled
 		}
-		if expired(err) && s.from != "" {
-			s.handError(err)
-			return
-		}
 		s.handError(apierrors.NewInternalError(fmt.Errorf("the streaming list broke off: %w", err)))
 		return
 	}
-	failed := badFrame || answered(err)
+	failed := badFrame || silent || answered(err)
 	fruitless := s.last == s.from && (failed || time.Since(s.opened) < shortWatch)
 	s.lw.watchEnded(err, failed, fruitless)
 	if expired(err) {

@@ -20,6 +20,7 @@ const (
 	suppressUnchanged = "unchanged" // this very version is the subject's last message
 	suppressOlder     = "older"     // the subject's last message is newer
 	suppressGone      = "gone"      // the deletion is in the stream
+	suppressOvertaken = "overtaken" // of a resync: the object has changed since, and its change is published instead
 )
 
 // verdict is the outcome of decide.
@@ -35,16 +36,24 @@ type verdict struct {
 // An object's history on its subject is always added, modified…, deleted, and again: so what follows nothing or a
 // deletion is published as added, whatever the cache made of it, and another uid under the same name first has its
 // predecessor's deletion published.
-func decide(stored change.Stored, known bool, c *change.Change) verdict {
+//
+// A message with an epoch below rewound is of a history that the cluster has left, by a restore from a backup: its
+// version tells whether it is the same as another one, and not which is newer. Then what comes is what counts.
+func decide(stored change.Stored, known bool, c *change.Change, rewound uint64) verdict {
 	live := known && !stored.Op.Gone()
 	order := 1
 	if known {
 		order = compareVersions(c.RV, stored.RV)
+		if order < 0 && stored.Epoch < rewound {
+			order = 1
+		}
 	}
 	sameUID := known && stored.UID == c.UID
 	switch {
+	case c.Op == change.OpSynced:
+		return decideSynced(known, live && sameUID && order == 0, c)
 	case !known:
-		return publishAs(c, firstOp(c.Op), c.Gap)
+		return publishAs(c, firstOp(c.Op), c.Reason, c.Gap)
 	case live && !sameUID:
 		if order < 0 {
 			return verdict{action: actSuppress, reason: suppressOlder}
@@ -59,7 +68,7 @@ func decide(stored change.Stored, known bool, c *change.Change) verdict {
 			Seen:   c.Seen,
 			Gap:    change.Gap{From: stored.RV, To: c.RV},
 		}}
-	case c.Op == change.OpDeleted && live:
+	case c.Op.Gone() && live:
 		if order < 0 {
 			// The uid is gone for good, whatever version this source knew it by.
 			gone := *c
@@ -67,10 +76,12 @@ func decide(stored change.Stored, known bool, c *change.Change) verdict {
 			c = &gone
 		}
 		return verdict{action: actPublish, change: c}
-	case c.Op == change.OpDeleted && sameUID:
+	case c.Op == change.OpDeleted && stored.Op == change.OpLeft && sameUID:
+		return verdict{action: actPublish, change: c} // it had left the selection, and now is gone
+	case c.Op.Gone() && sameUID:
 		return verdict{action: actSuppress, reason: suppressGone}
-	case c.Op == change.OpDeleted:
-		if order <= 0 {
+	case c.Op.Gone():
+		if order <= 0 || c.Op == change.OpLeft {
 			return verdict{action: actSuppress, reason: suppressOlder}
 		}
 		return verdict{action: actPublish, change: c}
@@ -83,9 +94,23 @@ func decide(stored change.Stored, known bool, c *change.Change) verdict {
 		if c.Reason == change.ReasonRelist {
 			gap = change.Gap{From: stored.RV, To: c.RV}
 		}
-		return publishAs(c, change.OpModified, gap)
+		return publishAs(c, change.OpModified, c.Reason, gap)
+	case stored.Op == change.OpLeft && sameUID:
+		return publishAs(c, change.OpAdded, change.ReasonScope, c.Gap)
 	}
-	return publishAs(c, change.OpAdded, c.Gap)
+	return publishAs(c, change.OpAdded, c.Reason, c.Gap)
+}
+
+// decideSynced lets a state be repeated only where it is the one that the stream has: where that is older, the change is
+// on its way, and its place is before any repetition.
+func decideSynced(known, same bool, c *change.Change) verdict {
+	switch {
+	case same:
+		return verdict{action: actPublish, change: c}
+	case !known: // the stream has forgotten it
+		return publishAs(c, change.OpAdded, change.ReasonRepair, c.Gap)
+	}
+	return verdict{action: actSuppress, reason: suppressOvertaken}
 }
 
 // firstOp is the operation of the first message on a subject.
@@ -96,10 +121,10 @@ func firstOp(op change.Op) change.Op {
 	return op
 }
 
-func publishAs(c *change.Change, op change.Op, gap change.Gap) verdict {
-	if c.Op != op || c.Gap != gap {
+func publishAs(c *change.Change, op change.Op, reason change.Reason, gap change.Gap) verdict {
+	if c.Op != op || c.Reason != reason || c.Gap != gap {
 		as := *c
-		as.Op, as.Gap = op, gap
+		as.Op, as.Reason, as.Gap = op, reason, gap
 		c = &as
 	}
 	return verdict{action: actPublish, change: c}

@@ -100,7 +100,7 @@ func TestDecide(t *testing.T) {
 		if c.stored != nil {
 			stored = *c.stored
 		}
-		v := decide(stored, c.stored != nil, given)
+		v := decide(stored, c.stored != nil, given, 0)
 		got := outcome{action: v.action, reason: v.reason}
 		if v.change != nil {
 			got.op, got.uid, got.rv = v.change.Op, v.change.UID, v.change.RV
@@ -133,7 +133,7 @@ func TestDecideMarksGaps(t *testing.T) {
 		{"another object was replaced somewhere in between", live, true,
 			change.Change{Op: change.OpAdded, UID: "b", RV: "9", Reason: change.ReasonWatch}, change.Gap{From: "5", To: "9"}},
 	} {
-		if got := decide(c.stored, c.known, &c.change).change.Gap; got != c.want {
+		if got := decide(c.stored, c.known, &c.change, 0).change.Gap; got != c.want {
 			t.Errorf("%s: gap %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -141,7 +141,7 @@ func TestDecideMarksGaps(t *testing.T) {
 
 func TestDecideReplacedNamesThePredecessor(t *testing.T) {
 	c := pod(change.OpAdded, "web", "b", 9)
-	v := decide(change.Stored{UID: "a", RV: "5", Op: change.OpModified, Sequence: 3}, true, c)
+	v := decide(change.Stored{UID: "a", RV: "5", Op: change.OpModified, Sequence: 3}, true, c, 0)
 	want := &change.Change{
 		Op: change.OpDeleted, Reason: change.ReasonReplaced, Ref: c.Ref, GVK: c.GVK, UID: "a", RV: "5", Seen: c.Seen,
 		Gap: change.Gap{From: "5", To: "9"},
@@ -215,7 +215,7 @@ func applyRandomChanges(t *testing.T, seed uint64, steps int) {
 		if len(stream) > 0 {
 			last = stream[len(stream)-1]
 		}
-		v := decide(last, len(stream) > 0, c)
+		v := decide(last, len(stream) > 0, c, 0)
 		switch v.action {
 		case actSuppress:
 			continue

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltabridge/deltabridge/internal/change"
@@ -32,13 +31,14 @@ type Foreign struct {
 // many as the stream has subjects. While it runs, other writers may append; the ledger keeps the newest.
 func ReadLedger(ctx context.Context, conn *Conn, stream string, scheme message.Scheme, ledger Ledger) (int, []Foreign, error) {
 	foreign := map[string]Foreign{}
-	read, err := eachLast(ctx, conn, stream, scheme.ObjectsFilter(), func(subject string, header nats.Header, sequence uint64) bool {
+	read, err := eachLast(ctx, conn, stream, scheme.ObjectsFilter(), headersOnly, func(m jetstream.Msg, sequence uint64) bool {
+		subject := m.Subject()
 		_, had := foreign[subject]
 		delete(foreign, subject)
 		if !had {
 			_, had = ledger.Get(subject)
 		}
-		stored, err := message.ParseStored(header, subject, sequence)
+		stored, err := message.ParseStored(m.Headers(), subject, sequence)
 		if err != nil {
 			ledger.Forget(subject)
 			foreign[subject] = Foreign{Subject: subject, Sequence: sequence, Err: err}
@@ -64,10 +64,16 @@ const (
 	consumerLife = time.Minute
 )
 
-// eachLast calls f with the headers of the last message on each subject that the filter selects. A subject may come more
-// than once, later messages later; f reports whether it is new, and those are counted. There is an error if fewer
+// How much of each message eachLast reads.
+const (
+	headersOnly = true
+	withBodies  = false
+)
+
+// eachLast calls f with the last message on each subject that the filter selects, and its sequence. A subject may come
+// more than once, later messages later; f reports whether it is new, and those are counted. There is an error if fewer
 // subjects came than the stream had at the beginning.
-func eachLast(ctx context.Context, conn *Conn, stream, filter string, f func(subject string, header nats.Header, sequence uint64) bool) (int, error) {
+func eachLast(ctx context.Context, conn *Conn, stream, filter string, headersOnly bool, f func(m jetstream.Msg, sequence uint64) bool) (int, error) {
 	js, err := conn.JetStream()
 	if err != nil {
 		return 0, err
@@ -82,7 +88,7 @@ func eachLast(ctx context.Context, conn *Conn, stream, filter string, f func(sub
 	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{filter},
 		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
-		HeadersOnly:       true,
+		HeadersOnly:       headersOnly,
 		InactiveThreshold: consumerLife,
 	})
 	if err != nil {
@@ -108,7 +114,7 @@ func eachLast(ctx context.Context, conn *Conn, stream, filter string, f func(sub
 		if err != nil {
 			return read, err
 		}
-		if f(m.Subject(), m.Headers(), meta.Sequence.Stream) {
+		if f(m, meta.Sequence.Stream) {
 			read++
 		}
 		if meta.NumPending == 0 {

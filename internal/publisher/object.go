@@ -25,7 +25,7 @@ type purpose uint8
 const (
 	readNothing purpose = iota
 	readLast            // another message is the subject's last: which?
-	readBody            // a deletion without a body: the last known one
+	readBody            // a change without a body: the last published one
 	readVerify          // an acknowledgement says duplicate: is that message still there?
 )
 
@@ -110,7 +110,7 @@ func (s *shard) prepare(o *object) (waits, ready bool) {
 	if known && s.newer(o, stored) {
 		return true, false // the ledger was read after another writer had taken over
 	}
-	v := decide(stored, known, head.change)
+	v := decide(stored, known, head.change, s.p.options.Rewound)
 	switch v.action {
 	case actSuppress:
 		s.p.options.Metrics.Suppressed(head.change.Ref.GroupResource(), v.reason)
@@ -120,7 +120,8 @@ func (s *shard) prepare(o *object) (waits, ready bool) {
 		o.queue = slices.Insert(o.queue, 0, waiting{change: v.change, own: true})
 		return false, false
 	}
-	if v.change.Op == change.OpDeleted && len(v.change.Raw) == 0 {
+	if len(v.change.Raw) == 0 {
+		// Deletions that nobody watched, objects that left the selection, and repetitions of what is not in the cache.
 		if o.change == nil && known {
 			o.change = v.change
 			s.startRead(o, readBody, leaderRequest{Sequence: stored.Sequence})

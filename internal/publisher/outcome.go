@@ -173,7 +173,7 @@ func (s *shard) read(o *object, r *record, err error) {
 	}
 }
 
-// haveBody completes a deletion with the object's last published state; without one the deletion names the object.
+// haveBody completes a change with the object's last published state; without one the message only names the object.
 func (s *shard) haveBody(o *object, r *record) {
 	c := *o.change
 	if r != nil && r.subject == o.subject {

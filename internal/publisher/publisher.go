@@ -50,6 +50,8 @@ type Options struct {
 	Encoder    Encoder
 	Ledger     Ledger
 	Epoch      uint64
+	// Rewound is the first epoch of the cluster's present history, zero if it has only one; see message.WriterRecord.
+	Rewound uint64
 	// MaxPending bounds the appends in flight; MaxPendingBytes their size. A message larger than that goes alone.
 	MaxPending      int
 	MaxPendingBytes int64

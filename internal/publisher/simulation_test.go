@@ -99,7 +99,7 @@ func formerWriter(t *testing.T, b *modelBroker, encoder *message.Encoder, change
 			return // it would be fenced
 		}
 	}
-	v := decide(stored, known, c)
+	v := decide(stored, known, c, 0)
 	if v.action != actPublish || len(v.change.Raw) == 0 {
 		return
 	}

@@ -33,6 +33,8 @@ type ResourceGauge struct {
 	Resource schema.GroupResource
 	State    string
 	Objects  int
+	// Watermark is when the resource's watermark was last written, zero for never.
+	Watermark time.Time
 }
 
 // Gauges is what is read at the time of a scrape. Its methods must not block for long.
@@ -178,13 +180,14 @@ var (
 	pendingBytes    = prometheus.NewDesc("deltabridge_pending_bytes", "Size of those changes' objects.", nil, nil)
 	natsConnected   = prometheus.NewDesc("deltabridge_nats_connected", "1 while there is a connection to NATS.", nil, nil)
 	leader          = prometheus.NewDesc("deltabridge_leader", "1 while this process is the one that publishes.", nil, nil)
+	watermark       = prometheus.NewDesc("deltabridge_watermark_timestamp_seconds", "When the resource's watermark was last written, in Unix time.", []string{"group", "resource"}, nil)
 	objects         = prometheus.NewDesc("deltabridge_objects", "Objects in the informer's cache.", []string{"group", "resource"}, nil)
 	informerState   = prometheus.NewDesc("deltabridge_informer_state", "1 for the state that a resource's informer is in, 0 for the others.", []string{"group", "resource", "state"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingMessages, pendingBytes, natsConnected, leader, objects, informerState} {
+	for _, d := range []*prometheus.Desc{pendingMessages, pendingBytes, natsConnected, leader, objects, informerState, watermark} {
 		ch <- d
 	}
 }
@@ -201,6 +204,9 @@ func (c *gauges) Collect(ch chan<- prometheus.Metric) {
 	set(leader, truth(c.g.Leader()))
 	for _, r := range c.g.Resources() {
 		set(objects, float64(r.Objects), r.Resource.Group, r.Resource.Resource)
+		if !r.Watermark.IsZero() {
+			set(watermark, seconds(r.Watermark), r.Resource.Group, r.Resource.Resource)
+		}
 		for _, s := range c.states {
 			set(informerState, truth(s == r.State), r.Resource.Group, r.Resource.Resource, s)
 		}

@@ -29,6 +29,8 @@ type fakeCheckpoint struct {
 	appended []string
 }
 
+func (c *fakeCheckpoint) Resources() []schema.GroupResource { return nil }
+
 func (c *fakeCheckpoint) Objects(schema.GroupResource) []informer.Known {
 	c.mu.Lock()
 	defer c.mu.Unlock()

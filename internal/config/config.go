@@ -47,6 +47,8 @@ type Config struct {
 	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
 	// WatermarkInterval is at least 100ms.
 	WatermarkInterval time.Duration `envconfig:"BRIDGE_WATERMARK_INTERVAL" default:"10s" accepted:"a duration of at least 100ms, such as 1s, 10s or 1m" desc:"How often a checkpoint is written for a resource whose position has moved."`
+	// WatchProgressDeadline is at least 1s.
+	WatchProgressDeadline time.Duration `envconfig:"BRIDGE_WATCH_PROGRESS_DEADLINE" default:"3m" accepted:"a duration of at least 1s, such as 2m or 5m" desc:"How long a watch may bring neither event nor bookmark before its connection is doubted and it is opened again from the last version. API servers send a bookmark about every minute."`
 	// MaxPending is in messages.
 	MaxPending int `envconfig:"BRIDGE_MAX_PENDING" default:"2048" accepted:"a whole number from 1 to 65536" desc:"Publishes in flight."`
 	// Oversize says what becomes of a message above the broker's limit.

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -108,6 +109,7 @@ func newClient(config *rest.Config) (*coordinationv1.CoordinationV1Client, func(
 	config = rest.CopyConfig(config)
 	config.QPS, config.RateLimiter = -1, nil
 	config.Timeout = 0 // each request has its own
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	config.Dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {

@@ -287,6 +287,30 @@ func TestLostBeforeItRunsOut(t *testing.T) {
 	})
 }
 
+// What counts is when the last renewal was sent, not when its answer came: others count from in between.
+func TestSlowAnswersDoNotMoveTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, a *api) {
+		a.delay = func() time.Duration { return 1500 * time.Millisecond }
+		one := stand(t, a, "one")
+		_, lease := one.leads()
+		for range 20 {
+			time.Sleep(time.Minute)
+			if lease.Err() != nil {
+				t.Fatal("lost to answers that take 3 s")
+			}
+		}
+		var last time.Time
+		a.set(func() { a.dark["one"] = true })
+		<-lease.Done()
+		// One more may have been under way.
+		a.set(func() { last = a.record.RenewTime.Time })
+		if held := time.Since(last); held > duration*2/3 {
+			t.Errorf("lost %s after the last renewal was sent, want two thirds of %s", held, duration)
+		}
+		one.quit()
+	})
+}
+
 // A lease that is lost during the drain cuts it.
 func TestLostWhileDraining(t *testing.T) {
 	bubble(t, func(t *testing.T, a *api) {

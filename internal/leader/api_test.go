@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -300,11 +301,11 @@ func TestForbiddenLease(t *testing.T) {
 	s.refuse = http.StatusForbidden
 	e, terms, _ := elect(t, s.config(), "one")
 	deadline := time.Now().Add(patience)
-	for e.Err() == nil && time.Now().Before(deadline) {
+	for !strings.Contains(fmt.Sprint(e.Err()), "leases.coordination.k8s.io is forbidden") {
+		if time.Now().After(deadline) {
+			t.Fatalf("error %v", e.Err())
+		}
 		time.Sleep(10 * time.Millisecond)
-	}
-	if err := e.Err(); err == nil || !strings.Contains(err.Error(), "leases.coordination.k8s.io is forbidden") {
-		t.Errorf("error %v", err)
 	}
 	s.set(func() { s.refuse = 0 })
 	next(t, terms)

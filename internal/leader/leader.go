@@ -95,6 +95,7 @@ func newElector(o Options, closeIdle func(), newLock func() resourcelock.Interfa
 		renewDeadline: o.LeaseDuration * 2 / 3,
 		retryPeriod:   o.LeaseDuration * 2 / 15,
 	}
+	e.err = e.explain(errors.New("not read yet"))
 	e.requestTimeout = e.renewDeadline / 2 // so that a request which hangs leaves time for another one
 	if _, err := e.newCampaign(newTerm(e)); err != nil {
 		return nil, fmt.Errorf("set up the election: %w", err)
@@ -261,7 +262,8 @@ func (e *Elector) Holder() string {
 	return e.holder
 }
 
-// Err returns why the lease could not be read or written at the last attempt, nil if it could.
+// Err returns why the lease could not be read or written at the last attempt, nil if it could. Before the first attempt it
+// says just that.
 func (e *Elector) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

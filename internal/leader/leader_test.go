@@ -222,8 +222,11 @@ func bubble(t *testing.T, f func(t *testing.T, a *api)) {
 func TestReleasedAfterTheDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, a *api) {
 		one := stand(t, a, "one")
+		if one.Err() == nil {
+			t.Error("no error before the lease was looked at")
+		}
 		work, lease := one.leads()
-		if !one.Leading() || one.Holder() != "one" || a.holder() != "one" {
+		if one.Err() != nil || !one.Leading() || one.Holder() != "one" || a.holder() != "one" {
 			t.Errorf("leading %t, holder %q, lease %q", one.Leading(), one.Holder(), a.holder())
 		}
 		two := stand(t, a, "two")

@@ -154,7 +154,7 @@ func newElector(c *config.Config, restConfig *rest.Config, identity string, log 
 	}
 	elector, err := leader.New(leader.Options{
 		Config:        restConfig,
-		Namespace:     leaseNamespace(c),
+		Namespace:     leaseNamespace(c, serviceAccountNamespace),
 		Name:          c.Lease(),
 		Identity:      identity,
 		LeaseDuration: c.LeaseDuration,
@@ -169,13 +169,13 @@ func newElector(c *config.Config, restConfig *rest.Config, identity string, log 
 // serviceAccountNamespace is the file in which a pod finds its namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseNamespace returns the namespace of the Lease: the one that is configured, else the pod's own, else that of the
-// kubeconfig's context, else default.
-func leaseNamespace(c *config.Config) string {
+// leaseNamespace returns the namespace of the Lease: the one that is configured, else the pod's own, as the file or
+// POD_NAMESPACE says, else that of the kubeconfig's context, else default.
+func leaseNamespace(c *config.Config, file string) string {
 	if c.LeaseNamespace != "" {
 		return c.LeaseNamespace
 	}
-	if own, err := os.ReadFile(serviceAccountNamespace); err == nil && len(bytes.TrimSpace(own)) > 0 {
+	if own, err := os.ReadFile(file); err == nil && len(bytes.TrimSpace(own)) > 0 {
 		return string(bytes.TrimSpace(own))
 	}
 	if own := os.Getenv("POD_NAMESPACE"); own != "" {

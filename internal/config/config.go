@@ -3,6 +3,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 )
 
@@ -94,12 +95,30 @@ type Config struct {
 	// StreamMaxBytes is -1 for no limit.
 	StreamMaxBytes ByteSize `envconfig:"BRIDGE_STREAM_MAX_BYTES" default:"-1" accepted:"-1 for no limit, or a size above 0, such as 512Mi, 1Gi or 200000000" desc:"Size at which the broker drops the oldest messages, when creating or managing the stream."`
 
+	// LeaderElect makes only the holder of a Lease publish.
+	LeaderElect bool `envconfig:"BRIDGE_LEADER_ELECT" default:"false" accepted:"true, false" desc:"Elect one of several replicas by a Lease; the others stand by. Needs the rights to get, create and update leases in the namespace of the Lease."`
+	// LeaseNamespace is empty for the bridge's own namespace.
+	LeaseNamespace string `envconfig:"BRIDGE_LEASE_NAMESPACE" shown:"own namespace" accepted:"the name of a namespace" desc:"Where the Lease is. The bridge's own namespace is that of its service account, else POD_NAMESPACE, else that of the kubeconfig's context, else default."`
+	// LeaseName is empty for a name made of Cluster; Lease returns what is meant.
+	LeaseName string `envconfig:"BRIDGE_LEASE_NAME" shown:"deltabridge-<cluster>, in lower case" accepted:"1 to 253 of the characters a-z, 0-9, - and ., between dots first and last none but a-z and 0-9" desc:"The name of the Lease. Replicas of one bridge share it, and no other bridge may."`
+	// LeaseDuration is in whole seconds.
+	LeaseDuration time.Duration `envconfig:"BRIDGE_LEASE_DURATION" default:"15s" accepted:"whole seconds from 3s to 1h, such as 15s or 1m" desc:"How long the others wait for a leader that has gone silent. A leader that cannot renew the Lease stops publishing after two thirds of it."`
+
 	// ShutdownGrace bounds the drain after the first signal.
-	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints."`
+	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints. The Lease is released after it."`
 	// HTTPAddr is a listen address; port 0 takes any free port.
 	HTTPAddr string `envconfig:"BRIDGE_HTTP_ADDR" default:":8080" accepted:"host:port or :port, the port from 0 (any free one) to 65535" desc:"Where /livez, /readyz (?verbose names each resource), /metrics and /statusz (JSON) are served."`
 	// LogLevel is the least level that is logged.
 	LogLevel LogLevel `envconfig:"BRIDGE_LOG_LEVEL" default:"info" accepted:"debug, info, warn, error" desc:"The least level that is logged."`
 	// LogFormat is json for programs, text for people.
 	LogFormat LogFormat `envconfig:"BRIDGE_LOG_FORMAT" default:"json" accepted:"json, text" desc:"The log's format; text is for people."`
+}
+
+// Lease returns the name of the Lease. The default keeps of the cluster's name what is legal in it, so that two clusters
+// whose names differ by case, or by dashes at the end, need names of their own if one API server holds both Leases.
+func (c *Config) Lease() string {
+	if c.LeaseName != "" {
+		return c.LeaseName
+	}
+	return strings.TrimRight("deltabridge-"+strings.ToLower(c.Cluster), "-")
 }

@@ -48,7 +48,7 @@ func Load(environ []string) (*Config, []Warning, error) {
 		c.NATSURL = nil
 	}
 	l.validate(c)
-	l.later(c.Cluster)
+	l.later()
 	l.unknown()
 
 	if len(l.faults) > 0 {
@@ -131,6 +131,12 @@ func decode(v reflect.Value, text string) error {
 			return errors.New("not a number")
 		}
 		*p = float32(x)
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return errors.New("neither true nor false")
+		}
+		*p = b
 	case *time.Duration:
 		d, err := time.ParseDuration(text)
 		if err != nil {

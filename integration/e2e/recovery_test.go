@@ -151,12 +151,13 @@ func TestKilledAmongAList(t *testing.T) {
 	}
 }
 
-// TestNothingAcknowledgedNothingMoved is the first half of case R6: while the broker takes no object's message, no
-// position moves, however long.
+// TestNothingAcknowledgedNothingMoved is case R6: while the broker takes no object's message, no position moves, however
+// long, and however alive the leader is.
 func TestNothingAcknowledgedNothingMoved(t *testing.T) {
 	r := newRig(t, configMaps)
 	proxy := harness.StartNATSProxy(t, r.nats)
-	r.set("NATS_URL", proxy.URL(), "BRIDGE_WATERMARK_INTERVAL", "100ms")
+	r.set("NATS_URL", proxy.URL(), "BRIDGE_WATERMARK_INTERVAL", "100ms",
+		"BRIDGE_LEADER_ELECT", "true", "BRIDGE_LEASE_NAMESPACE", r.ns, "BRIDGE_LEASE_DURATION", "3s")
 	b := r.start()
 	r.create(configMaps, r.configMap("a", "0"))
 	r.awaitMessages(r.object(configMaps, "a"), 1)

@@ -58,16 +58,42 @@ func newRig(t *testing.T, resources ...schema.GroupVersionResource) *rig {
 func newRigOn(t *testing.T, n *harness.NATS, resources ...schema.GroupVersionResource) *rig {
 	t.Helper()
 	r := newRigWithout(t, resources...)
-	r.nats = n
-	r.check.JS = n.JetStream(t)
-	r.env["NATS_URL"] = n.URL()
+	r.on(n)
 	return r
+}
+
+// on takes the rig's bridge to a NATS server.
+func (r *rig) on(n *harness.NATS) {
+	r.Helper()
+	r.nats = n
+	r.check.JS = n.JetStream(r)
+	r.env["NATS_URL"] = n.URL()
+}
+
+// ownPlane starts a control plane that the test's end stops.
+func ownPlane(t *testing.T) *harness.ControlPlane {
+	t.Helper()
+	plane, err := harness.StartControlPlane(t.Context(), harness.ControlPlaneConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return plane
 }
 
 // newRigWithout is newRig without a NATS server.
 func newRigWithout(t *testing.T, resources ...schema.GroupVersionResource) *rig {
 	t.Helper()
-	plane := harness.Plane(t)
+	return newRigWithin(t, harness.Plane(t), resources...)
+}
+
+// newRigWithin is newRigWithout with a control plane that the test has for itself.
+func newRigWithin(t *testing.T, plane *harness.ControlPlane, resources ...schema.GroupVersionResource) *rig {
+	t.Helper()
 	r := &rig{
 		T:      t,
 		plane:  plane,

@@ -125,7 +125,7 @@ func (p *positions) origin(gr schema.GroupResource, former *position) informer.O
 		origin.Reason = "first"
 		return origin
 	case void != "":
-		origin.Reason = void
+		origin.Reason, origin.OtherHistory = void, w.RV != ""
 	case w.RV == "":
 		origin.Reason = "no-watermark"
 	case w.Scope != p.scope.String():

@@ -52,6 +52,8 @@ type Origin struct {
 	Since string
 	// Reason says why there is no Version, in a word: first, no-watermark, scope, rewind, unreadable, not-comparable.
 	Reason string
+	// OtherHistory says that Since is of a history that the cluster has left: the API server may be behind it.
+	OtherHistory bool
 	// Entered tells, if it is set, whether objects of a namespace were outside of what was selected before.
 	Entered func(namespace string) bool
 }

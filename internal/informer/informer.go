@@ -241,7 +241,7 @@ func (l *listener) OnDelete(obj any) {
 	// The version at which the object went is not known; its last known version orders the deletion after all that was
 	// published of it and before whatever takes its name.
 	c := l.change(change.OpDeleted, change.ReasonMissing, o)
-	c.Gap = change.Gap{From: o.rv, To: l.lw.Position()}
+	c.Gap = change.Gap{From: o.rv, To: l.lw.listedAt()}
 	l.feed.Take(c, false)
 }
 

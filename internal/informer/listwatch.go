@@ -53,6 +53,8 @@ type ListWatch struct {
 	stubs           []runtime.Object // of the origin
 	position        string           // last version that a list or a watch brought
 	listed          bool             // a list has succeeded, now or in a former life
+	listVersion     string           // version of the last list
+	otherHistory    bool             // the position is of a history that the cluster has left
 	generation      int64            // rises each time that the server has forgotten the watch's version
 	gap             change.Gap       // that the last list left, until a sentinel tells of it
 	relistReason    string           // why the last watch ended
@@ -108,7 +110,9 @@ func (lw *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOpt
 		return nil, err
 	}
 	if list.Continue == "" {
-		lw.listSucceeded(list.ResourceVersion)
+		if err := lw.listSucceeded(list.ResourceVersion); err != nil {
+			return nil, err
+		}
 	}
 	return list, nil
 }
@@ -318,15 +322,32 @@ func (lw *ListWatch) beginList(first bool) string {
 	return lw.position
 }
 
-// listSucceeded notes the end of a list at the given version.
-func (lw *ListWatch) listSucceeded(rv string) {
+// errRewound means that the server is behind a version that it gave before.
+var errRewound = errors.New("the API server is behind the version that it was at before")
+
+// listSucceeded notes the end of a list at the given version. All lists are consistent reads; one that is behind what was
+// known shows that the server was restored from a backup, and is not to be used.
+func (lw *ListWatch) listSucceeded(rv string) error {
 	lw.mu.Lock()
+	if known := lw.position; lw.listed && !lw.otherHistory && behind(rv, known) {
+		lw.mu.Unlock()
+		lw.rewound(known, rv)
+		return errRewound
+	}
 	if lw.listed {
 		lw.gap = change.Gap{From: lw.position, To: rv}
 	}
-	lw.position, lw.listed = rv, true
+	lw.position, lw.listed, lw.listVersion, lw.otherHistory = rv, true, rv, false
 	lw.mu.Unlock()
 	lw.report("list", nil)
+	return nil
+}
+
+// listedAt returns the version of the last list.
+func (lw *ListWatch) listedAt() string {
+	lw.mu.Lock()
+	defer lw.mu.Unlock()
+	return lw.listVersion
 }
 
 // follow moves the position to an event's version.
@@ -368,6 +389,7 @@ func (lw *ListWatch) prime(origin *Origin, stubs []*Object) {
 		lw.position, lw.listed = origin.Version, true
 	case origin.Since != "":
 		lw.position, lw.listed, lw.relistReason = origin.Since, true, origin.Reason
+		lw.otherHistory = origin.OtherHistory
 	}
 }
 

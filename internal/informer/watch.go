@@ -193,6 +193,9 @@ func (s *stream) read() error {
 			if event.Type == watch.Added {
 				s.stall.Reset(initialEventsTimeout)
 			}
+		} else if event.Type == watch.Bookmark && !ends && behind(o.rv, s.last) {
+			s.doubt() // it is told, or the bookmark is wrong and moves nothing
+			continue
 		} else {
 			s.last = o.rv
 			if !ends {
@@ -206,7 +209,9 @@ func (s *stream) read() error {
 			s.initial = false
 			s.stall.Stop()
 			s.from = o.rv
-			s.lw.listSucceeded(o.rv)
+			if err := s.lw.listSucceeded(o.rv); err != nil {
+				return err
+			}
 		}
 		if event.Type != watch.Bookmark && s.lw.keep != nil && !s.lw.keep(o.namespace) {
 			continue

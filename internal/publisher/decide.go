@@ -1,6 +1,8 @@
 package publisher
 
 import (
+	"math/big"
+
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/deltabridge/deltabridge/internal/change"
@@ -28,6 +30,8 @@ type verdict struct {
 	action action
 	reason string         // why it is suppressed
 	change *change.Change // what to publish, or what to publish first; may be the change given
+	// again says that the stream may hold a message with the same id, of a history that the cluster has left.
+	again bool
 }
 
 // decide compares a change with the last message on its subject, and says what becomes of it. It is where guarantees
@@ -40,6 +44,21 @@ type verdict struct {
 // A message with an epoch below rewound is of a history that the cluster has left, by a restore from a backup: its
 // version tells whether it is the same as another one, and not which is newer. Then what comes is what counts.
 func decide(stored change.Stored, known bool, c *change.Change, rewound uint64) verdict {
+	v := compare(stored, known, c, rewound)
+	if v.change == nil {
+		return v
+	}
+	v.again = known && stored.Epoch < rewound && compareVersions(v.change.RV, stored.RV) <= 0
+	if gap := v.change.Gap; !gap.IsZero() && compareVersions(gap.From, gap.To) > 0 {
+		as := *v.change
+		as.Gap.From = "0" // of another history, which says nothing of this one
+		v.change = &as
+	}
+	return v
+}
+
+// compare is decide without regard to what a message says of gaps and histories.
+func compare(stored change.Stored, known bool, c *change.Change, rewound uint64) verdict {
 	live := known && !stored.Op.Gone()
 	order := 1
 	if known {
@@ -64,11 +83,17 @@ func decide(stored change.Stored, known bool, c *change.Change, rewound uint64) 
 			Ref:    c.Ref,
 			GVK:    c.GVK,
 			UID:    stored.UID,
-			RV:     stored.RV,
+			RV:     goneBefore(stored, c, rewound),
 			Seen:   c.Seen,
 			Gap:    change.Gap{From: stored.RV, To: c.RV},
 		}}
 	case c.Op.Gone() && live:
+		if stored.Epoch < rewound && c.RV == stored.RV && c.Gap.To != "" {
+			// It was gone by then. What takes its name has a version of the present history, and must find a lower one.
+			gone := *c
+			gone.RV = c.Gap.To
+			c = &gone
+		}
 		if order < 0 {
 			// The uid is gone for good, whatever version this source knew it by.
 			gone := *c
@@ -99,6 +124,19 @@ func decide(stored change.Stored, known bool, c *change.Change, rewound uint64) 
 		return publishAs(c, change.OpAdded, change.ReasonScope, c.Gap)
 	}
 	return publishAs(c, change.OpAdded, c.Reason, c.Gap)
+}
+
+// goneBefore returns the version for the deletion of an object that another one has replaced: its last known one, or, where
+// that is of another history, the last before its successor's.
+func goneBefore(stored change.Stored, successor *change.Change, rewound uint64) string {
+	if stored.Epoch >= rewound || compareVersions(stored.RV, successor.RV) < 0 {
+		return stored.RV
+	}
+	n, ok := new(big.Int).SetString(successor.RV, 10)
+	if !ok || n.Sign() <= 0 {
+		return stored.RV
+	}
+	return n.Sub(n, big.NewInt(1)).String()
 }
 
 // decideSynced lets a state be repeated only where it is the one that the stream has: where that is older, the change is

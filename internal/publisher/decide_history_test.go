@@ -45,6 +45,28 @@ func TestDecideAfterARewind(t *testing.T) {
 	}
 }
 
+// What was stored in the other history has the same id, and its version is no end of a range of this one's.
+func TestDecideAfterARewindSaysSo(t *testing.T) {
+	before := change.Stored{UID: "a", RV: "900", Op: change.OpModified, Sequence: 1, Epoch: 6}
+	c := &change.Change{Op: change.OpModified, UID: "a", RV: "20", Reason: change.ReasonRelist}
+	if v := decide(before, true, c, 7); !v.again || v.change.Gap != (change.Gap{From: "0", To: "20"}) {
+		t.Errorf("again %t, gap %s; want it again, and 0-20", v.again, v.change.Gap)
+	}
+	// Deletions have versions of the present history, below whatever takes the name.
+	b := &change.Change{Op: change.OpAdded, UID: "b", RV: "20", Reason: change.ReasonRelist}
+	if v := decide(before, true, b, 7); v.action != actPrecede || v.change.RV != "19" {
+		t.Errorf("replaced at %s, want 19", v.change.RV)
+	}
+	d := &change.Change{Op: change.OpDeleted, UID: "a", RV: "900", Reason: change.ReasonMissing, Gap: change.Gap{From: "900", To: "33"}}
+	if v := decide(before, true, d, 7); v.action != actPublish || v.change.RV != "33" || v.change.Gap.From != "0" {
+		t.Errorf("missing at %s, gap %s, want 33, 0-33", v.change.RV, v.change.Gap)
+	}
+	c.RV = "901"
+	if v := decide(before, true, c, 7); v.again || v.change.Gap != (change.Gap{From: "900", To: "901"}) {
+		t.Errorf("again %t, gap %s of a version that the other history did not have", v.again, v.change.Gap)
+	}
+}
+
 func TestDecideSynced(t *testing.T) {
 	live := change.Stored{UID: "a", RV: "5", Op: change.OpModified, Sequence: 1}
 	synced := live

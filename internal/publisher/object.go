@@ -131,6 +131,7 @@ func (s *shard) prepare(o *object) (waits, ready bool) {
 			v.change = o.change // with the body that was read for it
 		}
 	}
+	o.again = o.again || v.again
 	if err := s.encode(o, v.change, stored.Sequence); err != nil {
 		s.park(o, err)
 		return true, false

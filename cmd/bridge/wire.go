@@ -76,6 +76,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 				Patterns:          patterns(c.Resources),
 				Namespaces:        c.Namespaces,
 				ExcludeNamespaces: c.ExcludeNamespaces,
+				ResyncPeriod:      c.ResyncPeriod,
 				Feeds:             feeds,
 				Metrics:           metrics,
 				Log:               log,

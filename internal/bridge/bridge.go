@@ -171,7 +171,7 @@ func (b *Bridge) session(ctx context.Context, rewound bool) (int64, error) {
 	defer stopIntake(nil)
 	positions := &positions{
 		checkpoint: resumed.Checkpoint, scope: b.options.Scope, clusterUID: resumed.ClusterUID,
-		take: b.take(p), stop: stopIntake, log: b.log,
+		take: b.take(p), repeat: repeat(p), stop: stopIntake, log: b.log,
 		wake: make(chan struct{}, 1), resources: map[schema.GroupResource]*position{},
 	}
 	source, err := b.newSource(ctx, positions)

@@ -38,7 +38,8 @@ type positions struct {
 	checkpoint Checkpoint
 	scope      checkpoint.Scope
 	clusterUID string
-	take       func(*change.Change) // hands a change to the publisher
+	take       func(*change.Change)      // hands a change to the publisher
+	repeat     func(*change.Change) bool // hands a repetition to the publisher, unless changes wait there
 	stop       context.CancelCauseFunc
 	log        *slog.Logger
 
@@ -194,6 +195,9 @@ func (f *feed) Mark(version string, gap change.Gap) {
 	f.tracker.Mark(version)
 	f.positions.moved(f.position)
 }
+
+// Repeat implements informer.Feed. What is no change has no part in the position.
+func (f *feed) Repeat(c *change.Change) bool { return f.positions.repeat(c) }
 
 // moved wakes the writer for a position that is to be written at once. It does not block.
 func (p *positions) moved(of *position) {

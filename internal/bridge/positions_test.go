@@ -257,6 +257,8 @@ type nopFeed struct{}
 func (nopFeed) Take(*change.Change, bool) {}
 func (nopFeed) Mark(string, change.Gap)   {}
 
+func (nopFeed) Repeat(*change.Change) bool { return true }
+
 // What was acknowledged in the drain is not published again by whoever comes next.
 func TestDrainEndsWithWatermarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

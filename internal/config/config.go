@@ -43,6 +43,8 @@ type Config struct {
 	// SecretsKey is used as the bytes that stand in the variable. If it is not set, a random key is to be made.
 	SecretsKey Secret `envconfig:"BRIDGE_SECRETS_KEY" shown:"random at each start" accepted:"at least 16 bytes, taken literally" desc:"Key of the digests of BRIDGE_SECRETS. Set it to make digests comparable across restarts."`
 
+	// ResyncPeriod is 0 for off, else at least a second: client-go does not go below.
+	ResyncPeriod time.Duration `envconfig:"BRIDGE_RESYNC_PERIOD" default:"0" accepted:"0 for off, or a duration of at least 1s, such as 30m or 12h" desc:"How often every live object is published again, as synced: the informers' own resync. It waits while changes are to be published; the time between two can be longer than the period."`
 	// BufferBytes is the payload held for events that are not yet acknowledged.
 	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
 	// WatermarkInterval is at least 100ms.

@@ -32,7 +32,6 @@ var laterVariables = []laterVariable{
 	{Name: "BRIDGE_LABEL_SELECTOR", Meaning: "Label selector that the API server applies to every resource.", parse: parseText},
 	{Name: "BRIDGE_FIELD_SELECTOR", Meaning: "Field selector that the API server applies to every resource.", parse: parseText},
 	{Name: "BRIDGE_FILTER", Meaning: "CEL expression; false drops the event.", parse: parseText},
-	{Name: "BRIDGE_RESYNC_PERIOD", Default: "0", Meaning: "Publish every live object again each period.", parse: parseDuration, accepted: "a duration"},
 	{Name: "BRIDGE_TOMBSTONE_TTL", Default: "168h", Meaning: "How long a deleted object's messages stay.", parse: parseDuration, accepted: "a duration", tuning: true},
 	{Name: "BRIDGE_STATE_BUCKET", Meaning: "Key-value bucket with the latest state of every object.", parse: parseText},
 	{Name: "BRIDGE_LEADER_ELECT", Default: "false", Meaning: "Elect one of several replicas by a Lease.", parse: parseBool, accepted: "true, false"},

@@ -49,6 +49,7 @@ func (l *loader) validate(c *Config) {
 	l.check("BRIDGE_STREAM_MAX_AGE", c.StreamMaxAge == 0 || c.StreamMaxAge >= 100*time.Millisecond, outOfRange)
 	l.check("BRIDGE_STREAM_MAX_BYTES", c.StreamMaxBytes == -1 || c.StreamMaxBytes > 0, outOfRange)
 	l.check("BRIDGE_WATERMARK_INTERVAL", c.WatermarkInterval >= 100*time.Millisecond, outOfRange)
+	l.check("BRIDGE_RESYNC_PERIOD", c.ResyncPeriod == 0 || c.ResyncPeriod >= time.Second, outOfRange)
 	l.check("BRIDGE_SHUTDOWN_GRACE", c.ShutdownGrace >= 0, "negative")
 
 	l.check("BRIDGE_CLUSTER", clusterName.MatchString(c.Cluster), "not a cluster's name")

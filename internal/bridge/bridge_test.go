@@ -179,6 +179,7 @@ type source struct {
 	slow     time.Duration // how long the intake takes to stop
 	mu       sync.Mutex
 	overview informer.Overview
+	resyncing
 }
 
 func (s *source) Run(ctx context.Context) {

@@ -24,6 +24,8 @@ import (
 type Checkpoint interface {
 	// Objects returns the resource's objects that are there according to the last messages on their subjects.
 	Objects(gr schema.GroupResource) []informer.Known
+	// Stored returns what the last message on an object's subject says; false if there is none.
+	Stored(ref change.ObjectRef) (change.Stored, bool)
 	// Watermark returns the resource's last watermark; version and scope are empty if there is none that can be read. void
 	// says in a word why its version says nothing of the cluster as it is, empty if it does.
 	Watermark(gr schema.GroupResource) (w message.Watermark, void string)

@@ -27,6 +27,14 @@ type fakeCheckpoint struct {
 	void     string
 	err      error
 	appended []string
+	stored   map[change.ObjectRef]change.Stored
+}
+
+func (c *fakeCheckpoint) Stored(ref change.ObjectRef) (change.Stored, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored, known := c.stored[ref]
+	return stored, known
 }
 
 func (c *fakeCheckpoint) Objects(schema.GroupResource) []informer.Known {

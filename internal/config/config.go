@@ -98,6 +98,8 @@ type Config struct {
 	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints."`
 	// HTTPAddr is a listen address; port 0 takes any free port.
 	HTTPAddr string `envconfig:"BRIDGE_HTTP_ADDR" default:":8080" accepted:"host:port or :port, the port from 0 (any free one) to 65535" desc:"Where /livez, /readyz (?verbose names each resource), /metrics and /statusz (JSON) are served."`
+	// Control switches the NATS micro service on.
+	Control bool `envconfig:"BRIDGE_CONTROL" default:"true" accepted:"true, false" desc:"The NATS micro service deltabridge, with the endpoints deltabridge.<cluster>.status and deltabridge.<cluster>.resync. bridge resync needs it."`
 	// LogLevel is the least level that is logged.
 	LogLevel LogLevel `envconfig:"BRIDGE_LOG_LEVEL" default:"info" accepted:"debug, info, warn, error" desc:"The least level that is logged."`
 	// LogFormat is json for programs, text for people.

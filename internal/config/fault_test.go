@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 		{"BRIDGE_LEASE_NAMESPACE=n", "this version does not have it yet"},
 		{"BRIDGE_CLUSTER=a\nBRIDGE_LEASE_NAME=deltabridge-main", "this version does not have it yet"},
 		{"BRIDGE_LEASE_DURATION=30s", "this version does not have it yet"},
-		{"BRIDGE_CONTROL=maybe", "not a value that it knows"},
+		{"BRIDGE_CONTROL=maybe", "neither true nor false"},
 		{"BRIDGE_TOMBSTONE_TTL=forever", "not a value that it knows"},
 	}
 	for _, tt := range tests {
@@ -204,7 +204,6 @@ func TestWarnings(t *testing.T) {
 		"BRIDGE_LABEL_SELECTER=hunter2",
 		"BRIDGE_HTTP_PORT=8080",
 		"BRIDGE_TOMBSTONE_TTL=24h",
-		"BRIDGE_CONTROL=true",
 		"NATS_URI=not ours",
 		"bridge_cluster=not ours",
 		// What Kubernetes sets for a service of the name bridge and one of the name bridge-metrics.
@@ -228,7 +227,6 @@ func TestWarnings(t *testing.T) {
 	}
 	want := []string{
 		"BRIDGE_TOMBSTONE_TTL: has no effect, this version does not have it yet; unset it",
-		"BRIDGE_CONTROL: has no effect, this version does not have it yet; unset it",
 		"BRIDGE_CLUSTR: is unknown and has no effect; did you mean BRIDGE_CLUSTER?",
 		"BRIDGE_HTTP_PORT: is unknown and has no effect; did you mean BRIDGE_HTTP_ADDR?",
 		"BRIDGE_LABEL_SELECTER: is unknown and has no effect; did you mean BRIDGE_LABEL_SELECTOR?",

@@ -22,8 +22,6 @@ type laterVariable struct {
 	parse func(text string) (any, error)
 	// accepted says what parse takes.
 	accepted string
-	// now is how this version behaves, where that is not the default.
-	now string
 	// tuning tells that to go without the variable's effect does no harm.
 	tuning bool
 }
@@ -38,7 +36,6 @@ var laterVariables = []laterVariable{
 	{Name: "BRIDGE_LEASE_NAMESPACE", Meaning: "Namespace of the Lease; by default the bridge's own.", parse: parseText},
 	{Name: "BRIDGE_LEASE_NAME", Default: "deltabridge-<cluster>", Meaning: "Name of the Lease.", parse: parseText},
 	{Name: "BRIDGE_LEASE_DURATION", Default: "15s", Meaning: "Duration of the Lease.", parse: parseDuration, accepted: "a duration"},
-	{Name: "BRIDGE_CONTROL", Default: "true", Meaning: "NATS micro service with status and resync.", parse: parseBool, accepted: "true, false", now: "false"},
 }
 
 // laterPayloads are the values of BRIDGE_PAYLOAD that this version does not act on.
@@ -56,16 +53,12 @@ func (l *loader) later(cluster string) {
 			continue
 		}
 		def := strings.ReplaceAll(v.Default, "<cluster>", cluster)
-		now := v.now
-		if now == "" {
-			now = def
-		}
 		asked, err := v.parse(text)
 		switch {
 		case err != nil:
 			l.faults = append(l.faults, Fault{v.Name, cut(text), "not a value that it knows", v.accepted})
-		case v.means(now, asked):
-		case v.means(def, asked), v.tuning:
+		case v.means(def, asked):
+		case v.tuning:
 			l.warnings = append(l.warnings, Warning{v.Name, "has no effect, this version does not have it yet; unset it"})
 		default:
 			accepted := "nothing, unset it"

@@ -113,6 +113,12 @@ func decode(v reflect.Value, text string) error {
 		return p.Decode(text)
 	case *string:
 		*p = text
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return errors.New("neither true nor false")
+		}
+		*p = b
 	case *int:
 		n, err := parseInt(text, strconv.IntSize)
 		if err != nil {

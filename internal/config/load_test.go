@@ -75,6 +75,7 @@ func TestDefaults(t *testing.T) {
 		StreamMaxBytes:    -1,
 		ShutdownGrace:     20 * time.Second,
 		HTTPAddr:          ":8080",
+		Control:           true,
 		LogLevel:          LogInfo,
 		LogFormat:         LogJSON,
 	}
@@ -128,6 +129,7 @@ var fullEnvironment = []string{
 	"BRIDGE_STREAM_MAX_BYTES=10G",
 	"BRIDGE_SHUTDOWN_GRACE=1m30s",
 	"BRIDGE_HTTP_ADDR=127.0.0.1:0",
+	"BRIDGE_CONTROL=false",
 	"BRIDGE_LOG_LEVEL=debug",
 	"BRIDGE_LOG_FORMAT=text",
 }

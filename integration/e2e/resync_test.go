@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -494,4 +495,37 @@ func TestControlService(t *testing.T) {
 		r.requireResync("1 objects, 1 synced, 0 repaired, 0 deleted", "--namespace", r.ns)
 	}
 	r.stop(second)
+}
+
+// TestServiceIsNotPermitted has a user that may not subscribe to the service's subjects: the bridge works all the same,
+// and its log names each of them once.
+func TestServiceIsNotPermitted(t *testing.T) {
+	user := &server.User{Username: "bridge", Password: "secret", Permissions: &server.Permissions{
+		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+	}}
+	r := newRigOn(t, harness.StartNATS(t, harness.Users(user)), configMaps)
+	r.set("NATS_USER", "bridge", "NATS_PASSWORD", "secret")
+	b := r.start()
+	r.create(configMaps, r.configMap("a", "0"))
+	r.require()
+	r.nats.Stop()
+	if err := r.nats.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.check.JS = r.nats.JetStream(t)
+	b.WaitReady(t)
+	r.setValue("a", 0, 1)
+	r.require()
+	if code, _, stderr := r.resync(); code != 1 || !strings.Contains(stderr, "no bridge answers") {
+		t.Errorf("code %d\n%s", code, stderr)
+	}
+	said := 0
+	for _, line := range b.Log() {
+		if line.Contains("deltabridge.main.resync") {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("that the service is not permitted was logged %d times", said)
+	}
 }

@@ -53,7 +53,13 @@ func runResync(ctx context.Context, args, environ []string, stdout, stderr io.Wr
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
-	done, err := askResync(ctx, c, request, func(p control.Progress) { fmt.Fprintln(stdout, describeProgress(p)) })
+	said := ""
+	done, err := askResync(ctx, c, request, func(p control.Progress) {
+		if text := describeProgress(p); text != said {
+			said = text
+			fmt.Fprintln(stdout, text)
+		}
+	})
 	if done.Done {
 		fmt.Fprintln(stdout, describeProgress(done))
 	}

@@ -334,7 +334,7 @@ func TestResyncNeverOvertakes(t *testing.T) {
 			}
 		}
 	})
-	for range 6 {
+	for range 20 {
 		if code, stdout, stderr := r.resync("--namespace", r.ns); code != 0 {
 			t.Errorf("code %d\n%s%s", code, stdout, stderr)
 		}

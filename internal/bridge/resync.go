@@ -390,6 +390,9 @@ func (r *resyncRun) trouble() string {
 	if t, ok := r.publisher.Trouble(); ok {
 		return t.Reason + ": " + t.Message
 	}
+	if n := len(r.publisher.Parked()); n > 0 {
+		return fmt.Sprintf("%d objects cannot be published, see /readyz?verbose", n)
+	}
 	return "other changes wait, see /statusz"
 }
 

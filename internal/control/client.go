@@ -15,7 +15,7 @@ import (
 var ErrNobody = errors.New("no bridge answers")
 
 // silence is how long a bridge may say nothing. It reports every half second, whatever it waits for.
-const silence = 30 * time.Second
+const silence = 15 * time.Second
 
 // A bridge that has just started, or taken over, answers a moment later.
 const (

@@ -529,3 +529,37 @@ func TestServiceIsNotPermitted(t *testing.T) {
 		t.Errorf("that the service is not permitted was logged %d times", said)
 	}
 }
+
+// TestResyncOfManyObjects reads several pages, and then finds all of them gone from the stream.
+func TestResyncOfManyObjects(t *testing.T) {
+	const objects = 1200
+	r := newRig(t, configMaps)
+	b := r.start()
+	for i := range objects {
+		r.create(configMaps, r.configMap(fmt.Sprintf("o-%d", i), "0"))
+	}
+	r.require()
+	code, stdout, stderr := r.resync("--namespace", r.ns)
+	if code != 0 || !strings.Contains(stdout, "done: 1200 objects, 1200 synced, 0 repaired, 0 deleted") {
+		t.Fatalf("code %d\n%s%s", code, stdout, stderr)
+	}
+	if strings.Count(stdout, "configmaps: ") < 2 {
+		t.Errorf("no progress was printed:\n%s", stdout)
+	}
+	r.requireRuns(r.require())
+	stream, err := r.check.JS.Stream(t.Context(), "KUBE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("kube.main.core.configmaps."+r.ns+".*")); err != nil {
+		t.Fatal(err)
+	}
+	r.check.Recording = nil
+	r.requireResync("1200 objects, 0 synced, 1200 repaired, 0 deleted", "--namespace", r.ns)
+	for _, m := range r.require().Objects("") {
+		if m.Object.Namespace == r.ns && (m.Kind != "added" || m.Reason != "repair") {
+			t.Errorf("%s %s of %s", m.Kind, m.Reason, m.Object)
+		}
+	}
+	requireNoStorm(t, b)
+}

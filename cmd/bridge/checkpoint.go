@@ -65,6 +65,17 @@ type streamCheckpoint struct {
 
 var _ bridge.Checkpoint = (*streamCheckpoint)(nil)
 
+// Resources implements bridge.Checkpoint.
+func (s *streamCheckpoint) Resources() []schema.GroupResource {
+	var out []schema.GroupResource
+	for _, subject := range s.ledger.Resources() {
+		if gr, err := s.scheme.ParseResource(subject); err == nil {
+			out = append(out, gr)
+		}
+	}
+	return out
+}
+
 // Objects implements bridge.Checkpoint. An object whose name is too long for a subject is not among them, for its name
 // cannot be told from it.
 func (s *streamCheckpoint) Objects(gr schema.GroupResource) []informer.Known {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/deltabridge/deltabridge/internal/config"
 )
 
 func TestMain(m *testing.M) {
@@ -155,6 +157,69 @@ func TestStopWhileNothingAnswers(t *testing.T) {
 		t.Errorf("that NATS cannot be reached was logged %d times:\n%s", n, log)
 	}
 	log.await(t, "stopped, everything taken was published")
+}
+
+// With leader election, what keeps a bridge from standing for election is one more reason for not being ready.
+func TestStandbyWhileNothingAnswers(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	log := &watched{news: make(chan struct{}, 1)}
+	exit := make(chan int, 1)
+	go func() {
+		exit <- run(ctx, nil, []string{
+			"KUBECONFIG=" + kubeconfig(t, "http://127.0.0.1:1"), "NATS_URL=nats://127.0.0.1:1", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
+			"BRIDGE_LEADER_ELECT=true", "BRIDGE_LEASE_NAMESPACE=infra", "BRIDGE_LEASE_DURATION=3s",
+		}, io.Discard, log)
+	}()
+	url := "http://" + log.await(t, "starting")["http"].(string)
+	line := log.await(t, "lease cannot be used, trying again")
+	if line["lease"] != "infra/deltabridge-main" {
+		t.Errorf("log line %v", line)
+	}
+	for path, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"/readyz?verbose": {503, "[-] leader: standby, and cannot take over: lease infra/deltabridge-main: "},
+		"/statusz":        {200, `"leading": false`},
+		"/metrics":        {200, "deltabridge_leader 0"},
+	} {
+		if code, body := get(t, url+path); code != want.code || !strings.Contains(body, want.text) {
+			t.Errorf("%s: %d, want %d with %q:\n%s", path, code, want.code, want.text, body)
+		}
+	}
+	stop()
+	if code := <-exit; code != exitOK {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+}
+
+func TestLeaseNamespace(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "namespace")
+	if err := os.WriteFile(file, []byte("of-the-account\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	named := filepath.Join(dir, "kubeconfig")
+	content := `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://x"}}],"contexts":[{"name":"c","context":{"cluster":"c","namespace":"of-the-context"}}]}`
+	if err := os.WriteFile(named, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing")
+	for _, c := range []struct{ configured, file, pod, kubeconfig, want string }{
+		{"configured", file, "of-the-pod", named, "configured"},
+		{"", file, "of-the-pod", named, "of-the-account"},
+		{"", missing, "of-the-pod", named, "of-the-pod"},
+		{"", missing, "", named, "of-the-context"},
+		{"", missing, "", kubeconfig(t, "http://x"), "default"},
+		{"", missing, "", missing, "default"},
+	} {
+		t.Setenv("POD_NAMESPACE", c.pod)
+		got := leaseNamespace(&config.Config{LeaseNamespace: c.configured, Kubeconfig: config.Path(c.kubeconfig)}, c.file)
+		if got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
 }
 
 func TestAddressTaken(t *testing.T) {

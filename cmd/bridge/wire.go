@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
@@ -21,6 +23,7 @@ import (
 	"github.com/deltabridge/deltabridge/internal/config"
 	"github.com/deltabridge/deltabridge/internal/control"
 	"github.com/deltabridge/deltabridge/internal/informer"
+	"github.com/deltabridge/deltabridge/internal/leader"
 	"github.com/deltabridge/deltabridge/internal/message"
 	"github.com/deltabridge/deltabridge/internal/publisher"
 	"github.com/deltabridge/deltabridge/internal/server"
@@ -57,6 +60,11 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
+	identity := holder()
+	elector, err := newElector(c, restConfig, identity, log)
+	if err != nil {
+		return nil, err
+	}
 	metrics := server.NewMetrics(version, commit, runtime.Version())
 	broker := &broker{
 		Conn:    publisher.NewConn(connOptions(c), log),
@@ -65,7 +73,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 		encoder: encoder,
 		metrics: metrics,
 		log:     log,
-		holder:  holder(),
+		holder:  identity,
 		clusterUID: func(ctx context.Context) (string, error) {
 			return informer.ClusterUID(ctx, restConfig)
 		},
@@ -79,6 +87,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 				Namespaces:        c.Namespaces,
 				ExcludeNamespaces: c.ExcludeNamespaces,
 				ResyncPeriod:      c.ResyncPeriod,
+				ProgressDeadline:  c.WatchProgressDeadline,
 				Feeds:             feeds,
 				Metrics:           metrics,
 				Log:               log,
@@ -87,6 +96,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 		Scope:             scope(c),
 		WatermarkInterval: c.WatermarkInterval,
 		Metrics:           metrics,
+		Elector:           elector,
 		Grace:             c.ShutdownGrace,
 		Log:               log,
 	})
@@ -112,16 +122,10 @@ func kubeConfig(c *config.Config) (*rest.Config, error) {
 		restConfig, err = rest.InClusterConfig()
 	}
 	if restConfig == nil && (err == nil || errors.Is(err, rest.ErrNotInCluster)) {
-		rules := clientcmd.NewDefaultClientConfigLoadingRules()
-		rules.WarnIfAllMissing = false
-		rules.ExplicitPath = ""
-		if c.Kubeconfig != "" {
-			rules.Precedence = strings.Split(string(c.Kubeconfig), string(os.PathListSeparator))
-		}
-		overrides := &clientcmd.ConfigOverrides{CurrentContext: c.KubeContext}
-		restConfig, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+		loader := kubeconfigLoader(c)
+		restConfig, err = loader.ClientConfig()
 		if clientcmd.IsEmptyConfig(err) {
-			why := whyNoCluster(rules.Precedence)
+			why := whyNoCluster(loader.ConfigAccess().GetLoadingPrecedence())
 			if c.Kubeconfig == "" && c.KubeContext == "" {
 				why += ", and this is not a pod"
 			}
@@ -135,6 +139,58 @@ func kubeConfig(c *config.Config) (*rest.Config, error) {
 	restConfig.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.KubeQPS, c.KubeBurst) // one for all clients
 	restConfig.UserAgent = "deltabridge/" + version
 	return restConfig, nil
+}
+
+// kubeconfigLoader returns what reads the kubeconfig files.
+func kubeconfigLoader(c *config.Config) clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.WarnIfAllMissing = false
+	rules.ExplicitPath = ""
+	if c.Kubeconfig != "" {
+		rules.Precedence = strings.Split(string(c.Kubeconfig), string(os.PathListSeparator))
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.KubeContext}
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// newElector returns nil unless leader election is on. An error is a fault of the configuration.
+func newElector(c *config.Config, restConfig *rest.Config, identity string, log *slog.Logger) (bridge.Elector, error) {
+	if !c.LeaderElect {
+		return nil, nil
+	}
+	elector, err := leader.New(leader.Options{
+		Config:        restConfig,
+		Namespace:     leaseNamespace(c, serviceAccountNamespace),
+		Name:          c.Lease(),
+		Identity:      identity,
+		LeaseDuration: c.LeaseDuration,
+		Log:           log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("BRIDGE_LEADER_ELECT=true: %w", err)
+	}
+	return elector, nil
+}
+
+// serviceAccountNamespace is the file in which a pod finds its namespace.
+const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// leaseNamespace returns the namespace of the Lease: the one that is configured, else the pod's own, as the file or
+// POD_NAMESPACE says, else that of the kubeconfig's context, else default.
+func leaseNamespace(c *config.Config, file string) string {
+	if c.LeaseNamespace != "" {
+		return c.LeaseNamespace
+	}
+	if own, err := os.ReadFile(file); err == nil && len(bytes.TrimSpace(own)) > 0 {
+		return string(bytes.TrimSpace(own))
+	}
+	if own := os.Getenv("POD_NAMESPACE"); own != "" {
+		return own
+	}
+	if own, _, err := kubeconfigLoader(c).Namespace(); err == nil && own != "" {
+		return own
+	}
+	return metav1.NamespaceDefault
 }
 
 // whyNoCluster says why kubeconfig files name no cluster: clientcmd passes over those that do not exist.

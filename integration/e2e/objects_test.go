@@ -93,6 +93,13 @@ func (r *rig) setValue(name string, from, n int) {
 	}
 }
 
+// change sets the value of a ConfigMap of the test's namespace, for goroutines that are not the test's own.
+func (r *rig) change(ctx context.Context, name string, value int) error {
+	_, err := r.client.Resource(configMaps).Namespace(r.ns).Patch(ctx, name, types.MergePatchType,
+		fmt.Appendf(nil, `{"data":{"value":"%d"}}`, value), metav1.PatchOptions{})
+	return err
+}
+
 // delete removes an object at once.
 func (r *rig) delete(resource schema.GroupVersionResource, namespace, name string) {
 	r.Helper()

@@ -30,16 +30,17 @@ type APIProxy struct {
 	proxy      *httputil.ReverseProxy
 	addr       string
 
-	mu         sync.Mutex
-	changed    chan struct{} // closed and replaced when the script changes
-	server     *http.Server  // nil while connections are refused
-	closed     bool
-	faults     []*Fault
-	closeAfter int
-	blackHole  bool
-	corrupt    map[string]int
-	requests   []Request
-	watches    []*Watch
+	mu           sync.Mutex
+	changed      chan struct{} // closed and replaced when the script changes
+	server       *http.Server  // nil while connections are refused
+	closed       bool
+	faults       []*Fault
+	closeAfter   int
+	blackHole    bool
+	watchSeconds int // what watches are asked for instead of their timeout, zero for that
+	corrupt      map[string]int
+	requests     []Request
+	watches      []*Watch
 }
 
 // Fault is an answer that the proxy gives in the API server's place.
@@ -159,6 +160,10 @@ func (p *APIProxy) CloseWatchesAfter(events int) { p.change(func() { p.closeAfte
 // stay open, as they do behind a router that has died.
 func (p *APIProxy) BlackHoleWatches(on bool) { p.change(func() { p.blackHole = on }) }
 
+// EndWatchesAfter makes the API server end each watch after so many seconds, zero for what the client asks for. Two seconds
+// before the end it sends a bookmark.
+func (p *APIProxy) EndWatchesAfter(seconds int) { p.change(func() { p.watchSeconds = seconds }) }
+
 // CorruptFrame puts a line that is not JSON in the place of the next event of a watch of the path.
 func (p *APIProxy) CorruptFrame(path string) { p.change(func() { p.corrupt[path]++ }) }
 
@@ -168,7 +173,7 @@ func (p *APIProxy) Fail(fault Fault) { p.change(func() { p.faults = append(p.fau
 // Heal takes back every fault and what was said of watches.
 func (p *APIProxy) Heal() {
 	p.change(func() {
-		p.faults, p.closeAfter, p.blackHole = nil, 0, false
+		p.faults, p.closeAfter, p.blackHole, p.watchSeconds = nil, 0, false, 0
 		clear(p.corrupt)
 	})
 }
@@ -220,6 +225,11 @@ func (p *APIProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.requests = append(p.requests, Request{
 		Verb: verb, Path: r.URL.Path, ResourceVersion: query.Get("resourceVersion"), Query: query,
 	})
+	if verb == VerbWatch && p.watchSeconds > 0 {
+		shorter := r.URL.Query()
+		shorter.Set("timeoutSeconds", strconv.Itoa(p.watchSeconds))
+		r.URL.RawQuery = shorter.Encode()
+	}
 	var fault *Fault
 	for i, f := range p.faults {
 		if !f.matches(verb, r.URL.Path) {

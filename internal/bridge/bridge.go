@@ -88,6 +88,8 @@ type Options struct {
 	// WatermarkInterval is how often a position that has moved is written.
 	WatermarkInterval time.Duration
 	Metrics           Metrics
+	// Elector is nil where no other process may run beside this one.
+	Elector Elector
 	// Grace bounds the drain.
 	Grace time.Duration
 	Log   *slog.Logger
@@ -144,12 +146,21 @@ func (b *Bridge) Run(ctx context.Context) int64 {
 	wg.Go(func() { b.options.Broker.Run(connection) })
 	defer wg.Wait()
 	defer disconnect()
+	return b.lead(ctx)
+}
+
+// sessions runs one session after another until the context ends, or another writer has taken over and leader election
+// says when to come back. The lease ends when nothing more may be sent; the context has then ended, too.
+func (b *Bridge) sessions(ctx, lease context.Context) int64 {
 	rewound := false
 	for {
-		left, err := b.session(ctx, rewound)
+		left, err := b.session(ctx, lease, rewound)
 		rewound = errors.Is(err, errRewound)
 		switch {
 		case ctx.Err() != nil:
+			return left
+		case errors.Is(err, errFenced) && b.options.Elector != nil:
+			b.log.Warn("another writer has taken over, stepping down")
 			return left
 		case errors.Is(err, errFenced):
 			// It stays up, not ready, and says so: taking the next epoch would only start a tug of war.
@@ -167,8 +178,8 @@ func (b *Bridge) Run(ctx context.Context) int64 {
 }
 
 // session runs from reading the stream to its replacement or the end of the context. It returns how many changes were
-// not published.
-func (b *Bridge) session(ctx context.Context, rewound bool) (int64, error) {
+// not published. When the lease ends, the publisher stops at once, whatever is left, and also in the middle of a flush.
+func (b *Bridge) session(ctx, lease context.Context, rewound bool) (int64, error) {
 	p, resumed, err := b.resume(ctx, rewound)
 	if err != nil {
 		return 0, err
@@ -188,8 +199,9 @@ func (b *Bridge) session(ctx context.Context, rewound bool) (int64, error) {
 	b.resyncs.open(intake)
 
 	// The order of the end is the reverse of the order of the start: intake, then publisher.
-	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	grace, endGrace := outlive(ctx, b.options.Grace)
+	publishing, stopPublishing := context.WithCancel(lease)
+	defer stopPublishing()
+	grace, endGrace := outlive(ctx, lease, b.options.Grace)
 	defer endGrace()
 	var publish, take sync.WaitGroup
 	publish.Go(func() { p.Run(publishing) })
@@ -204,6 +216,8 @@ func (b *Bridge) session(ctx context.Context, rewound bool) (int64, error) {
 	switch cause := context.Cause(intake); {
 	case errors.Is(cause, errFenced):
 		b.setFenced()
+		left, _ = p.Pending()
+	case lease.Err() != nil:
 		left, _ = p.Pending()
 	case ctx.Err() != nil:
 		b.setDraining()
@@ -231,9 +245,9 @@ func (b *Bridge) newSource(ctx context.Context, feeds informer.Feeds) (Source, e
 	}
 }
 
-// outlive returns a context that ends the given time after ctx does.
-func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// outlive returns a context that ends the given time after ctx does, or with the lease.
+func outlive(ctx, lease context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(lease)
 	forget := context.AfterFunc(ctx, func() {
 		pause(late, d)
 		cancel()

@@ -267,7 +267,10 @@ func (l *logBuffer) String() string {
 
 var created = time.Unix(1700000000, 0)
 
-func newWorld() *world {
+func newWorld() *world { return newWorldWith(nil) }
+
+// newWorldWith is newWorld with an election; nil is none.
+func newWorldWith(e bridge.Elector) *world {
 	w := &world{events: &events{}, metrics: &metrics{}, log: &logBuffer{}}
 	w.broker = &broker{events: w.events, stream: func() (publisher.StreamInfo, error) {
 		return publisher.StreamInfo{Created: created, Warnings: []string{"max_age is set."}}, nil
@@ -287,6 +290,7 @@ func newWorld() *world {
 		WatermarkInterval: 10 * time.Second,
 
 		Metrics: w.metrics,
+		Elector: e,
 		Grace:   20 * time.Second,
 		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
 	})

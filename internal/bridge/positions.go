@@ -22,6 +22,8 @@ import (
 
 // Checkpoint is what the stream holds of the cluster: the objects, and the watermark of each resource.
 type Checkpoint interface {
+	// Resources returns the resources of which there is an object.
+	Resources() []schema.GroupResource
 	// Objects returns the resource's objects that are there according to the last messages on their subjects.
 	Objects(gr schema.GroupResource) []informer.Known
 	// Stored returns what the last message on an object's subject says; false if there is none.
@@ -150,6 +152,9 @@ func compares(version string) bool {
 	_, err := resourceversion.CompareResourceVersion(version, version)
 	return err == nil
 }
+
+// Resources implements informer.Feeds.
+func (p *positions) Resources() []schema.GroupResource { return p.checkpoint.Resources() }
 
 // Rewound implements informer.Feeds: the session ends, and the next one compares everything.
 func (p *positions) Rewound(gr schema.GroupResource, published, served string) {

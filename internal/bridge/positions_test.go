@@ -37,6 +37,8 @@ func (c *fakeCheckpoint) Stored(ref change.ObjectRef) (change.Stored, bool) {
 	return stored, known
 }
 
+func (c *fakeCheckpoint) Resources() []schema.GroupResource { return nil }
+
 func (c *fakeCheckpoint) Objects(schema.GroupResource) []informer.Known {
 	c.mu.Lock()
 	defer c.mu.Unlock()

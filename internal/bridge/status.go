@@ -38,6 +38,12 @@ func (b *Bridge) Ready() []Check {
 		add("shutdown", false, "stopping: nothing new is taken, the rest is being published")
 	}
 	failed("nats", b.options.Broker.Err())
+	if c, elects := b.leaderCheck(); elects {
+		add(c.Name, c.OK, c.Message)
+		if !b.leads() {
+			return out
+		}
+	}
 	failed("stream", streamErr)
 	switch {
 	case resumeErr != nil:
@@ -120,6 +126,7 @@ func text(err error) string {
 type Status struct {
 	Ready     bool             `json:"ready"`
 	Checks    []Check          `json:"-"`
+	Leader    *LeaderStatus    `json:"leader,omitempty"`
 	Epoch     uint64           `json:"epoch"`
 	Known     int              `json:"knownObjects"`
 	Pending   PendingStatus    `json:"pending"`
@@ -162,7 +169,7 @@ type ResourceStatus struct {
 func (b *Bridge) Status() Status {
 	b.mu.Lock()
 	source, p, positions := b.source, b.publisher, b.positions
-	out := Status{Epoch: b.resumed.Epoch, Known: b.resumed.Subjects, Resources: []ResourceStatus{}}
+	out := Status{Leader: b.leaderStatus(), Epoch: b.resumed.Epoch, Known: b.resumed.Subjects, Resources: []ResourceStatus{}}
 	b.mu.Unlock()
 	out.Resync = b.resyncs.status()
 	out.Checks = b.Ready()
@@ -238,7 +245,7 @@ func (b *Bridge) Connected() bool { return b.options.Broker.Err() == nil }
 func (b *Bridge) Leader() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.publisher != nil && !b.fenced
+	return b.publisher != nil && !b.fenced && b.leads()
 }
 
 func newBackoff() *wait.Backoff {

@@ -73,14 +73,17 @@ func (l *Ledger) Len() int {
 	return l.count
 }
 
-// Resources returns the subjects of the resources of which any object is known, in no particular order.
+// Resources returns the subjects of the resources of which any object is there, in no particular order.
 func (l *Ledger) Resources() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	out := make([]string, 0, len(l.resources))
 	for resource, entries := range l.resources {
-		if len(entries) > 0 {
-			out = append(out, resource)
+		for _, stored := range entries {
+			if !stored.Op.Gone() {
+				out = append(out, resource)
+				break
+			}
 		}
 	}
 	return out

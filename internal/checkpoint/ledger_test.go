@@ -51,10 +51,11 @@ func TestLedgerKnowsTheObjectsOfAResource(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	l.Put("kube.a.core.gone.x.one", change.Stored{Op: change.OpDeleted})
 	resources := l.Resources()
 	slices.Sort(resources)
-	if want := []string{"kube.a.apps.pods", "kube.a.core.pods"}; !slices.Equal(resources, want) || l.Len() != 3 {
-		t.Errorf("got %v and %d objects, want %v and 3", resources, l.Len(), want)
+	if want := []string{"kube.a.apps.pods", "kube.a.core.pods"}; !slices.Equal(resources, want) || l.Len() != 4 {
+		t.Errorf("got %v and %d objects, want %v and 4", resources, l.Len(), want)
 	}
 }
 

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 )
 
@@ -49,6 +50,8 @@ type Config struct {
 	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
 	// WatermarkInterval is at least 100ms.
 	WatermarkInterval time.Duration `envconfig:"BRIDGE_WATERMARK_INTERVAL" default:"10s" accepted:"a duration of at least 100ms, such as 1s, 10s or 1m" desc:"How often a checkpoint is written for a resource whose position has moved."`
+	// WatchProgressDeadline is at least 1s.
+	WatchProgressDeadline time.Duration `envconfig:"BRIDGE_WATCH_PROGRESS_DEADLINE" default:"3m" accepted:"a duration of at least 1s, such as 2m or 5m" desc:"How long a watch may bring neither event nor bookmark before its connection is doubted and it is opened again from the last version. API servers send a bookmark about every minute."`
 	// MaxPending is in messages.
 	MaxPending int `envconfig:"BRIDGE_MAX_PENDING" default:"2048" accepted:"a whole number from 1 to 65536" desc:"Publishes in flight."`
 	// Oversize says what becomes of a message above the broker's limit.
@@ -94,8 +97,17 @@ type Config struct {
 	// StreamMaxBytes is -1 for no limit.
 	StreamMaxBytes ByteSize `envconfig:"BRIDGE_STREAM_MAX_BYTES" default:"-1" accepted:"-1 for no limit, or a size above 0, such as 512Mi, 1Gi or 200000000" desc:"Size at which the broker drops the oldest messages, when creating or managing the stream."`
 
+	// LeaderElect makes only the holder of a Lease publish.
+	LeaderElect bool `envconfig:"BRIDGE_LEADER_ELECT" default:"false" accepted:"true, false" desc:"Elect one of several replicas by a Lease; the others stand by. Needs the rights to get, create and update leases in the namespace of the Lease."`
+	// LeaseNamespace is empty for the bridge's own namespace.
+	LeaseNamespace string `envconfig:"BRIDGE_LEASE_NAMESPACE" shown:"own namespace" accepted:"the name of a namespace" desc:"Where the Lease is. The bridge's own namespace is that of its service account, else POD_NAMESPACE, else that of the kubeconfig's context, else default."`
+	// LeaseName is empty for a name made of Cluster; Lease returns what is meant.
+	LeaseName string `envconfig:"BRIDGE_LEASE_NAME" shown:"deltabridge-<cluster>, in lower case" accepted:"1 to 253 of the characters a-z, 0-9, - and ., between dots first and last none but a-z and 0-9" desc:"The name of the Lease. Replicas of one bridge share it, and no other bridge may."`
+	// LeaseDuration is in whole seconds.
+	LeaseDuration time.Duration `envconfig:"BRIDGE_LEASE_DURATION" default:"15s" accepted:"whole seconds from 3s to 1h, such as 15s or 1m" desc:"How long the others wait for a leader that has gone silent. A leader that cannot renew the Lease stops publishing after two thirds of it."`
+
 	// ShutdownGrace bounds the drain after the first signal.
-	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints."`
+	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints. The Lease is released after it."`
 	// HTTPAddr is a listen address; port 0 takes any free port.
 	HTTPAddr string `envconfig:"BRIDGE_HTTP_ADDR" default:":8080" accepted:"host:port or :port, the port from 0 (any free one) to 65535" desc:"Where /livez, /readyz (?verbose names each resource), /metrics and /statusz (JSON) are served."`
 	// Control switches the NATS micro service on.
@@ -104,4 +116,13 @@ type Config struct {
 	LogLevel LogLevel `envconfig:"BRIDGE_LOG_LEVEL" default:"info" accepted:"debug, info, warn, error" desc:"The least level that is logged."`
 	// LogFormat is json for programs, text for people.
 	LogFormat LogFormat `envconfig:"BRIDGE_LOG_FORMAT" default:"json" accepted:"json, text" desc:"The log's format; text is for people."`
+}
+
+// Lease returns the name of the Lease. The default keeps of the cluster's name what is legal in it, so that two clusters
+// whose names differ by case, or by dashes at the end, need names of their own if one API server holds both Leases.
+func (c *Config) Lease() string {
+	if c.LeaseName != "" {
+		return c.LeaseName
+	}
+	return strings.TrimRight("deltabridge-"+strings.ToLower(c.Cluster), "-")
 }

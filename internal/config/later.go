@@ -14,7 +14,7 @@ import (
 type laterVariable struct {
 	// Name is the environment variable.
 	Name string
-	// Default is its value in the versions that have it, empty for none. <cluster> in it stands for BRIDGE_CLUSTER.
+	// Default is its value in the versions that have it, empty for none.
 	Default string
 	// Meaning is for the documentation.
 	Meaning string
@@ -32,10 +32,6 @@ var laterVariables = []laterVariable{
 	{Name: "BRIDGE_FILTER", Meaning: "CEL expression; false drops the event.", parse: parseText},
 	{Name: "BRIDGE_TOMBSTONE_TTL", Default: "168h", Meaning: "How long a deleted object's messages stay.", parse: parseDuration, accepted: "a duration", tuning: true},
 	{Name: "BRIDGE_STATE_BUCKET", Meaning: "Key-value bucket with the latest state of every object.", parse: parseText},
-	{Name: "BRIDGE_LEADER_ELECT", Default: "false", Meaning: "Elect one of several replicas by a Lease.", parse: parseBool, accepted: "true, false"},
-	{Name: "BRIDGE_LEASE_NAMESPACE", Meaning: "Namespace of the Lease; by default the bridge's own.", parse: parseText},
-	{Name: "BRIDGE_LEASE_NAME", Default: "deltabridge-<cluster>", Meaning: "Name of the Lease.", parse: parseText},
-	{Name: "BRIDGE_LEASE_DURATION", Default: "15s", Meaning: "Duration of the Lease.", parse: parseDuration, accepted: "a duration"},
 }
 
 // laterPayloads are the values of BRIDGE_PAYLOAD that this version does not act on.
@@ -46,24 +42,23 @@ func parseBool(text string) (any, error)     { return strconv.ParseBool(text) }
 func parseDuration(text string) (any, error) { return time.ParseDuration(text) }
 
 // later reports the variables of later versions that ask for more than this version does. Empty ones do not.
-func (l *loader) later(cluster string) {
+func (l *loader) later() {
 	for _, v := range laterVariables {
 		text := l.env[v.Name]
 		if text == "" {
 			continue
 		}
-		def := strings.ReplaceAll(v.Default, "<cluster>", cluster)
 		asked, err := v.parse(text)
 		switch {
 		case err != nil:
 			l.faults = append(l.faults, Fault{v.Name, cut(text), "not a value that it knows", v.accepted})
-		case v.means(def, asked):
+		case v.means(v.Default, asked):
 		case v.tuning:
 			l.warnings = append(l.warnings, Warning{v.Name, "has no effect, this version does not have it yet; unset it"})
 		default:
 			accepted := "nothing, unset it"
-			if def != "" {
-				accepted = "only the default, " + def
+			if v.Default != "" {
+				accepted = "only the default, " + v.Default
 			}
 			l.faults = append(l.faults, Fault{v.Name, cut(text), "this version does not have it yet", accepted})
 		}

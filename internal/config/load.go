@@ -48,7 +48,7 @@ func Load(environ []string) (*Config, []Warning, error) {
 		c.NATSURL = nil
 	}
 	l.validate(c)
-	l.later(c.Cluster)
+	l.later()
 	l.unknown()
 
 	if len(l.faults) > 0 {

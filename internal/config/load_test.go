@@ -60,24 +60,26 @@ func TestDefaults(t *testing.T) {
 				Steps: []string{"metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"},
 			},
 		},
-		Secrets:           SecretDigest,
-		BufferBytes:       64 << 20,
-		WatermarkInterval: 10 * time.Second,
-		MaxPending:        2048,
-		Oversize:          OversizeObjectStore,
-		NATSURL:           ServerURLs{{full: NewSecret("nats://127.0.0.1:4222"), shown: "nats://127.0.0.1:4222"}},
-		SubjectPrefix:     "kube",
-		Stream:            "KUBE",
-		StreamMode:        StreamCreate,
-		StreamReplicas:    1,
-		StreamStorage:     StorageFile,
-		StreamHistory:     16,
-		StreamMaxBytes:    -1,
-		ShutdownGrace:     20 * time.Second,
-		HTTPAddr:          ":8080",
-		Control:           true,
-		LogLevel:          LogInfo,
-		LogFormat:         LogJSON,
+		Secrets:               SecretDigest,
+		BufferBytes:           64 << 20,
+		WatermarkInterval:     10 * time.Second,
+		WatchProgressDeadline: 3 * time.Minute,
+		MaxPending:            2048,
+		Oversize:              OversizeObjectStore,
+		NATSURL:               ServerURLs{{full: NewSecret("nats://127.0.0.1:4222"), shown: "nats://127.0.0.1:4222"}},
+		SubjectPrefix:         "kube",
+		Stream:                "KUBE",
+		StreamMode:            StreamCreate,
+		StreamReplicas:        1,
+		StreamStorage:         StorageFile,
+		StreamHistory:         16,
+		StreamMaxBytes:        -1,
+		LeaseDuration:         15 * time.Second,
+		ShutdownGrace:         20 * time.Second,
+		HTTPAddr:              ":8080",
+		Control:               true,
+		LogLevel:              LogInfo,
+		LogFormat:             LogJSON,
 	}
 	got := mustLoad(t, "HOME=/root", "PATH=/bin")
 	if diff := cmp.Diff(want, *got, cmp.AllowUnexported(ServerURL{})); diff != "" {
@@ -110,6 +112,7 @@ var fullEnvironment = []string{
 	"BRIDGE_BUFFER_BYTES=1Gi",
 	"BRIDGE_MAX_PENDING=65536",
 	"BRIDGE_WATERMARK_INTERVAL=100ms",
+	"BRIDGE_WATCH_PROGRESS_DEADLINE=2m",
 	"BRIDGE_OVERSIZE=metadata",
 	"NATS_URL=tls://nats-1:4222,nats-2",
 	"NATS_USER=bridge",
@@ -127,6 +130,10 @@ var fullEnvironment = []string{
 	"BRIDGE_STREAM_HISTORY=-1",
 	"BRIDGE_STREAM_MAX_AGE=720h",
 	"BRIDGE_STREAM_MAX_BYTES=10G",
+	"BRIDGE_LEADER_ELECT=true",
+	"BRIDGE_LEASE_NAMESPACE=infra",
+	"BRIDGE_LEASE_NAME=bridge.prod",
+	"BRIDGE_LEASE_DURATION=1m",
 	"BRIDGE_SHUTDOWN_GRACE=1m30s",
 	"BRIDGE_HTTP_ADDR=127.0.0.1:0",
 	"BRIDGE_CONTROL=false",
@@ -262,8 +269,13 @@ func TestAccepted(t *testing.T) {
 		"BRIDGE_RESYNC_PERIOD=0s",
 		"BRIDGE_RESYNC_PERIOD=1s",
 		"BRIDGE_LEADER_ELECT=0",
-		"BRIDGE_LEASE_NAME=deltabridge-main",
-		"BRIDGE_LEASE_DURATION=15000ms",
+		"BRIDGE_LEADER_ELECT=T",
+		"BRIDGE_LEASE_NAMESPACE=",
+		"BRIDGE_LEASE_NAMESPACE=" + long,
+		"BRIDGE_LEASE_NAME=",
+		"BRIDGE_LEASE_NAME=" + long + "." + long + "." + long + "." + long[:61],
+		"BRIDGE_LEASE_DURATION=3000ms",
+		"BRIDGE_LEASE_DURATION=1h",
 		"BRIDGE_TOMBSTONE_TTL=168h0m",
 		"BRIDGE_CONTROL=false",
 		"BRIDGE_FILTER=",
@@ -271,6 +283,22 @@ func TestAccepted(t *testing.T) {
 		mustLoad(t, environ)
 	}
 	mustLoad(t, "BRIDGE_STREAM=a=b", "BRIDGE_OVERSIZE=metadata")
+}
+
+func TestLease(t *testing.T) {
+	for environ, want := range map[string]string{
+		"BRIDGE_CLUSTER=main":      "deltabridge-main",
+		"BRIDGE_CLUSTER=Prod-EU1":  "deltabridge-prod-eu1",
+		"BRIDGE_CLUSTER=a--":       "deltabridge-a",
+		"BRIDGE_CLUSTER=-":         "deltabridge",
+		"BRIDGE_LEASE_NAME=b.c":    "b.c",
+		"BRIDGE_LEADER_ELECT=true": "deltabridge-main",
+	} {
+		c := mustLoad(t, environ)
+		if got := c.Lease(); got != want || !objectName.MatchString(got) {
+			t.Errorf("%s: the Lease is %q, want %q", environ, got, want)
+		}
+	}
 }
 
 func TestListsAreTrimmed(t *testing.T) {

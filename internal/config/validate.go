@@ -17,6 +17,7 @@ var (
 	// subjectPrefix admits only what may stand in a key-value key, too, since a bucket may hold the subjects as keys.
 	subjectPrefix = regexp.MustCompile(`^[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*$`)
 	bucketName    = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+	objectName    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 )
 
 // maxStreamName leaves room, below the broker's 255 bytes, for what the stream of a bucket named after this one adds.
@@ -27,6 +28,15 @@ const minSecretsKey = 16
 
 // maxSubjectPrefix is in bytes.
 const maxSubjectPrefix = 128
+
+// The bounds of a Lease's duration. Below the first, a garbage collection or a slow API server costs the lease.
+const (
+	minLease = 3 * time.Second
+	maxLease = time.Hour
+)
+
+// maxObjectName is in bytes.
+const maxObjectName = 253
 
 // check records a fault if ok is false and the variable has none yet: a value that could not be read has its fault
 // already, and its field says nothing.
@@ -50,6 +60,9 @@ func (l *loader) validate(c *Config) {
 	l.check("BRIDGE_STREAM_MAX_BYTES", c.StreamMaxBytes == -1 || c.StreamMaxBytes > 0, outOfRange)
 	l.check("BRIDGE_WATERMARK_INTERVAL", c.WatermarkInterval >= 100*time.Millisecond, outOfRange)
 	l.check("BRIDGE_RESYNC_PERIOD", c.ResyncPeriod == 0 || c.ResyncPeriod >= time.Second, outOfRange)
+	l.check("BRIDGE_WATCH_PROGRESS_DEADLINE", c.WatchProgressDeadline >= time.Second, outOfRange)
+	l.check("BRIDGE_LEASE_DURATION", c.LeaseDuration >= minLease && c.LeaseDuration <= maxLease, outOfRange)
+	l.check("BRIDGE_LEASE_DURATION", c.LeaseDuration%time.Second == 0, "not whole seconds, and a Lease holds nothing else")
 	l.check("BRIDGE_SHUTDOWN_GRACE", c.ShutdownGrace >= 0, "negative")
 
 	l.check("BRIDGE_CLUSTER", clusterName.MatchString(c.Cluster), "not a cluster's name")
@@ -60,6 +73,9 @@ func (l *loader) validate(c *Config) {
 		"an Object Store cannot be named after it")
 	l.check("BRIDGE_NATS_DOMAIN", c.NATSDomain == "" || isBrokerName(c.NATSDomain), "not a domain's name")
 	l.check("NATS_CONTEXT", c.NATSContext == "" || isContext(c.NATSContext), "neither a name nor an absolute path")
+	l.check("BRIDGE_LEASE_NAMESPACE", c.LeaseNamespace == "" || dnsLabel.MatchString(c.LeaseNamespace), "not a namespace's name")
+	l.check("BRIDGE_LEASE_NAME", c.LeaseName == "" || objectName.MatchString(c.LeaseName) && len(c.LeaseName) <= maxObjectName,
+		"not a name for a Lease")
 	l.check("BRIDGE_HTTP_ADDR", isListenAddr(c.HTTPAddr), "not a listen address")
 	l.check("BRIDGE_SECRETS_KEY", !c.SecretsKey.IsSet() || len(c.SecretsKey.Reveal()) >= minSecretsKey, "too short")
 

@@ -29,6 +29,8 @@ type Feeds interface {
 	// Open begins a new life of a resource with n informers, and returns what they begin with and a feed for each. It
 	// blocks until nothing that feeds of a former life have taken is under way; the error means that the context has ended.
 	Open(ctx context.Context, gr schema.GroupResource, n int) (Origin, []Feed, error)
+	// Resources returns the resources of which there is an object according to the stream.
+	Resources() []schema.GroupResource
 	// Rewound says that the API server is behind the version up to which the stream has the resource's changes: the
 	// cluster was restored from a backup. The feeds are void from then on.
 	Rewound(gr schema.GroupResource, published, served string)

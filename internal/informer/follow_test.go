@@ -38,6 +38,16 @@ func (s *sunk) Open(_ context.Context, gr schema.GroupResource, n int) (Origin, 
 	return s.origin[gr.String()], slices.Repeat([]Feed{s}, n), nil
 }
 
+func (s *sunk) Resources() []schema.GroupResource {
+	var out []schema.GroupResource
+	for resource, origin := range s.origin {
+		if len(origin.Objects) > 0 {
+			out = append(out, schema.ParseGroupResource(resource))
+		}
+	}
+	return out
+}
+
 func (s *sunk) Rewound(gr schema.GroupResource, published, served string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

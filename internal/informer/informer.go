@@ -36,7 +36,7 @@ var States = []State{StateStarting, StateWatching, StateForbidden, StateUnauthor
 type Status struct {
 	State   State
 	Synced  bool   // the feed has been told everything up to a version that the API server had
-	Settled bool   // synced, or there is a reason why not; of several informers, all of them
+	Settled bool   // synced, or refused for a reason that has a name; of several informers, all of them
 	Verb    string // the verb that is refused or fails, empty while all is well
 	Message string // why, in words for a user; empty while all is well
 	Objects int
@@ -193,7 +193,8 @@ func (in *informer) status() Status {
 		Objects:  int(in.objects.Load()),
 		Position: in.lw.Position(),
 	}
-	s.Settled = s.Synced || verb != ""
+	// Of what a watch would bring that is silent for too long, nothing is known.
+	s.Settled = (s.Synced || verb != "") && !in.lw.stalled.Load()
 	if err != nil {
 		s.Message = err.Error()
 	}

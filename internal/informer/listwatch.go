@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,9 @@ type ListWatch struct {
 	report    func(verb string, err error) // told the outcome of each list and each opening of a watch
 	deadline  time.Duration                // how long a watch may be silent before it is doubted
 	rewound   func(known, served string)   // told that the server is behind the version that it gave before
+
+	// stalled says that the last watch was ended because it was silent, and that nothing was heard since.
+	stalled atomic.Bool
 
 	mu              sync.Mutex
 	origin          *Origin          // what the first list is answered with, nil once it was, or for none
@@ -244,8 +248,18 @@ func (lw *ListWatch) watchOpened() {
 	}
 }
 
-// watchLasts notes that a watch did not end soon.
+// heard notes that the server has sent something on a watch after a silence.
+func (lw *ListWatch) heard() {
+	if lw.stalled.CompareAndSwap(true, false) {
+		lw.watchLasts()
+	}
+}
+
+// watchLasts notes that a watch did not end soon. One that was opened after a silence proves itself by what it brings.
 func (lw *ListWatch) watchLasts() {
+	if lw.stalled.Load() {
+		return
+	}
 	lw.mu.Lock()
 	doubted := lw.doubted
 	lw.doubted = false

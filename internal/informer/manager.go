@@ -41,6 +41,9 @@ type Options struct {
 	ExcludeNamespaces []string
 	// ResyncPeriod is how often every object is handed on again, unchanged; zero for never, else at least a second.
 	ResyncPeriod time.Duration
+	// ProgressDeadline is how long a watch may bring neither event nor bookmark before it is doubted; zero for three
+	// minutes.
+	ProgressDeadline time.Duration
 	// Feeds is where the changes go.
 	Feeds   Feeds
 	Metrics Metrics
@@ -59,6 +62,9 @@ type Manager struct {
 	catalog  Catalog
 	unreach  string // the advice that was last logged for an API that cannot be used, empty while it can
 	warnings map[string]bool
+	removals removals
+
+	background sync.WaitGroup // what Run waits for at its end
 
 	mu       sync.Mutex
 	running  map[schema.GroupResource]*follower // written by Run's goroutine alone
@@ -108,6 +114,7 @@ func NewManager(options Options) (*Manager, error) {
 		log:       options.Log,
 		running:   map[schema.GroupResource]*follower{},
 		warnings:  map[string]bool{},
+		removals:  removals{absent: map[schema.GroupResource]time.Time{}, told: map[schema.GroupResource]chan struct{}{}},
 	}, nil
 }
 
@@ -130,6 +137,7 @@ func rawConfig(config *rest.Config) error {
 // Run discovers, and starts and stops informers as resources come and go, until the context ends. It returns when
 // every informer has stopped and its last change was handed to its feed.
 func (m *Manager) Run(ctx context.Context) {
+	defer m.background.Wait()
 	defer m.stop(func(*follower) bool { return true })
 	for {
 		complete := m.discover(ctx)
@@ -166,6 +174,7 @@ func (m *Manager) discover(ctx context.Context) bool {
 		wanted[r.GVR.GroupResource()] = r
 	}
 	m.stop(func(f *follower) bool { return wanted[f.resource.GVR.GroupResource()] != f.resource })
+	unsure := m.noteRemovals(ctx, wanted)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for gr, r := range wanted {
@@ -173,7 +182,7 @@ func (m *Manager) discover(ctx context.Context) bool {
 			m.running[gr] = m.start(ctx, r)
 		}
 	}
-	return len(selection.Missing) == 0 && len(selection.Unknown) == 0
+	return len(selection.Missing) == 0 && len(selection.Unknown) == 0 && !unsure
 }
 
 // noteReach records whether the API server could be asked, and logs when that changes. The advice tells one trouble from
@@ -275,6 +284,9 @@ func (m *Manager) follow(ctx context.Context, f *follower) {
 		if err != nil {
 			m.log.Error("informer cannot be made", "resource", f.resource.String(), "error", err)
 			continue
+		}
+		if m.options.ProgressDeadline > 0 {
+			in.lw.deadline = m.options.ProgressDeadline
 		}
 		in.lw.rewound = func(known, served string) {
 			m.options.Feeds.Rewound(f.resource.GVR.GroupResource(), known, served)

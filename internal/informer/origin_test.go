@@ -301,3 +301,43 @@ func TestObjectsThatLeftTheSelection(t *testing.T) {
 			"deleted configmaps/out/recreated "+text(last)+" missing gap "+text(last)+"-"+text(again))
 	})
 }
+
+// The stream has objects of a resource that the API server does not have any more.
+func TestRemovedResource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		starting := true
+		api.intercept = func(w http.ResponseWriter, r *request) bool {
+			if r.URL.Path != "/readyz" {
+				return false
+			}
+			if starting {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			return true
+		}
+		known := func(o *Options) {
+			objects := []Known{{Namespace: "default", Name: "w", UID: "u", RV: "7"}}
+			o.Feeds.(*sunk).origin = map[string]Origin{
+				"widgets.example.com": {Objects: objects},                 // selected, and gone
+				"gadgets.example.com": {Objects: objects},                 // not selected any more
+				"metrics.broken.io":   {Objects: objects},                 // of a group that cannot be discovered
+				"configmaps":          {Objects: objects, Version: "100"}, // there
+			}
+		}
+		api.discovery.groups = append(standardGroups(), apiGroup{"broken.io", []apiVersion{{"v1", nil}}})
+		api.discovery.stale = []string{"broken.io/v1"}
+		f := api.manage("configmaps,widgets.example.com,metrics.broken.io", known)
+		settle(5 * time.Minute)
+		expect(t, "changes while the server starts", f.next())
+		api.configure(func() { starting = false })
+		settle(time.Minute)
+		expect(t, "changes", f.next(), "deleted widgets.example.com/default/w 7 kind-removed gap 7-100")
+		settle(time.Hour)
+		expect(t, "changes told already", f.next())
+		// It comes back, and goes again.
+		api.configure(func() { api.discovery.groups = append(api.discovery.groups, widgets("v1")) })
+		settle(time.Minute)
+		expect(t, "changes", f.next(), "deleted widgets.example.com/default/w 7 missing gap 7-100")
+	})
+}

@@ -185,6 +185,7 @@ func (s *stream) read() error {
 			return err
 		}
 		s.heard.Store(time.Now().UnixNano())
+		s.lw.heard()
 		ends := s.initial && o.initialEventsEnd
 		if s.initial && !ends {
 			// Only what the list consists of shows that it goes on: a busy resource that never ends it would be watched
@@ -268,6 +269,7 @@ func (s *stream) ended(err error) {
 	switch {
 	case silent:
 		err = errSilent
+		s.lw.stalled.Store(true)
 	case s.ctx.Err() != nil && !stalled:
 		return
 	}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/deltabridge/deltabridge/internal/change"
 	"github.com/deltabridge/deltabridge/internal/message"
 )
@@ -179,11 +182,23 @@ func (s *shard) haveBody(o *object, r *record) {
 	if r != nil && r.subject == o.subject {
 		if stored, err := message.ParseStored(r.header, r.subject, r.sequence); err == nil && stored.UID == c.UID {
 			c.Raw, c.Published = bodyOf(r), true
+			if c.GVK.Empty() {
+				c.GVK = kindOf(c.Raw)
+			}
 			o.level = levelOf(r)
 		}
 	}
 	o.change = &c
 	s.makeReady(o)
+}
+
+// kindOf returns the kind of an object, empty if its JSON does not say.
+func kindOf(raw []byte) schema.GroupVersionKind {
+	var meta metav1.TypeMeta
+	if err := json.Unmarshal(raw, &meta); err != nil {
+		return schema.GroupVersionKind{}
+	}
+	return meta.GroupVersionKind()
 }
 
 // bodyOf returns the object in a stored message, whichever of the two content modes it has; nil if it has none.

@@ -117,6 +117,9 @@ func (s *shard) run(ctx context.Context) {
 		case <-s.woken:
 		case <-timer.C:
 		}
+		if ctx.Err() != nil {
+			return // select picks at random, and a leader that lost its lease must send nothing more
+		}
 		s.mu.Lock()
 		events, s.inbox = s.inbox, events[:0]
 		s.mu.Unlock()

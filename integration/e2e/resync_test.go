@@ -563,3 +563,27 @@ func TestResyncOfManyObjects(t *testing.T) {
 	}
 	requireNoStorm(t, b)
 }
+
+// TestStandbyLeavesAResyncToTheLeader asks again and again while one of two replicas leads, and after the other has taken
+// over: the request always reaches the one that publishes.
+func TestStandbyLeavesAResyncToTheLeader(t *testing.T) {
+	r := newElectedRig(t, "5s")
+	leader, standby := r.pair(nil, nil)
+	r.create(configMaps, r.configMap("a", "0"))
+	r.awaitMessages(r.object(configMaps, "a"), 1)
+	for range 4 {
+		r.requireResync("1 objects, 1 synced, 0 repaired, 0 deleted", "--namespace", r.ns)
+	}
+	if status := leader.Status(t)["resync"]; status == nil {
+		t.Error("the leader's status shows no resync")
+	}
+	if status := standby.Status(t)["resync"]; status != nil {
+		t.Errorf("the standby's status shows %v", status)
+	}
+	r.stop(leader)
+	r.leads(standby)
+	for range 2 {
+		r.requireResync("1 objects, 1 synced, 0 repaired, 0 deleted", "--namespace", r.ns)
+	}
+	r.requireRuns(r.require())
+}

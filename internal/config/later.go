@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -38,7 +37,6 @@ var laterVariables = []laterVariable{
 var laterPayloads = []string{"metadata", "patch", "none"}
 
 func parseText(text string) (any, error)     { return text, nil }
-func parseBool(text string) (any, error)     { return strconv.ParseBool(text) }
 func parseDuration(text string) (any, error) { return time.ParseDuration(text) }
 
 // later reports the variables of later versions that ask for more than this version does. Empty ones do not.

@@ -93,6 +93,11 @@ func (s *streamCheckpoint) Objects(gr schema.GroupResource) []informer.Known {
 	return out
 }
 
+// Stored implements bridge.Checkpoint.
+func (s *streamCheckpoint) Stored(ref change.ObjectRef) (change.Stored, bool) {
+	return s.ledger.Get(s.scheme.Subject(ref))
+}
+
 // Watermark implements bridge.Checkpoint.
 func (s *streamCheckpoint) Watermark(gr schema.GroupResource) (w message.Watermark, void string) {
 	w, ok := s.watermarks.Found(gr)

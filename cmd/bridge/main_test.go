@@ -44,6 +44,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "now"}, exitConfig, "", "takes no arguments"},
 		{[]string{"version", "-v"}, exitConfig, "", "takes no arguments"},
 		{[]string{"version"}, exitOK, "client-go   v0.", ""},
+		{[]string{"resync", "--help"}, exitOK, "--selector", ""},
+		{[]string{"resync", "pods"}, exitConfig, "", "takes flags only"},
+		{[]string{"resync", "--resource", ""}, exitConfig, "", "resource"},
+		{[]string{"resync", "--selector", "a=b=c"}, exitConfig, "", "--selector"},
 	} {
 		code, stdout, stderr := execute(context.Background(), nil, c.args...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || (c.stderr == "") != (stderr == "") {

@@ -55,6 +55,12 @@ func runBridge(ctx context.Context, environ []string, stderr io.Writer) int {
 		left = app.bridge.Run(running)
 		return nil
 	})
+	if app.control != nil {
+		group.Go(func() error {
+			app.control.Run(running)
+			return nil
+		})
+	}
 	if err := group.Wait(); err != nil {
 		log.Error("failed", "error", err)
 		return exitFailed

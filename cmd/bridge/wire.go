@@ -21,6 +21,7 @@ import (
 	"github.com/deltabridge/deltabridge/internal/bridge"
 	"github.com/deltabridge/deltabridge/internal/checkpoint"
 	"github.com/deltabridge/deltabridge/internal/config"
+	"github.com/deltabridge/deltabridge/internal/control"
 	"github.com/deltabridge/deltabridge/internal/informer"
 	"github.com/deltabridge/deltabridge/internal/leader"
 	"github.com/deltabridge/deltabridge/internal/message"
@@ -30,8 +31,9 @@ import (
 
 // app is everything that runs, wired together.
 type app struct {
-	bridge *bridge.Bridge
-	server *server.Server
+	bridge  *bridge.Bridge
+	server  *server.Server
+	control *control.Service // nil if it is not wanted
 }
 
 // wire makes the app of a configuration. It opens the HTTP address and nothing else. Its errors are faults of the
@@ -84,6 +86,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 				Patterns:          patterns(c.Resources),
 				Namespaces:        c.Namespaces,
 				ExcludeNamespaces: c.ExcludeNamespaces,
+				ResyncPeriod:      c.ResyncPeriod,
 				ProgressDeadline:  c.WatchProgressDeadline,
 				Feeds:             feeds,
 				Metrics:           metrics,
@@ -107,7 +110,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &app{bridge: b, server: srv}, nil
+	return &app{bridge: b, server: srv, control: newControl(c, broker.Conn, state, log)}, nil
 }
 
 // kubeConfig reads how to reach the API server: the kubeconfig that is named, else the pod's own service account, else

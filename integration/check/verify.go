@@ -144,7 +144,7 @@ func (v *verifier) once(m *Message) {
 func (v *verifier) follows(m *Message) {
 	before := v.current[m.Object]
 	if before == nil {
-		if v.stream.Complete && m.Kind != "added" && m.Kind != "synced" {
+		if v.stream.Complete && m.Kind != "added" {
 			v.add(Lifecycle, m, "the subject's first message is %s", m.Kind)
 		}
 		return
@@ -160,6 +160,10 @@ func (v *verifier) follows(m *Message) {
 		}
 	}
 	sameUID := m.UID == before.UID
+	if m.Kind == "synced" {
+		v.repeats(m, before)
+		return
+	}
 	switch {
 	case !sameUID && (m.Kind != "added" || before.Kind != "deleted" && before.Kind != "expired"):
 		v.add(Lifecycle, m, "%s of uid %s after %s of uid %s", m.Kind, m.UID, before.Kind, before.UID)
@@ -171,6 +175,28 @@ func (v *verifier) follows(m *Message) {
 		v.add(Lifecycle, m, "%s after left", m.Kind)
 	case m.Kind == "expired" && before.Kind != "deleted":
 		v.add(Lifecycle, m, "expired after %s", before.Kind)
+	}
+}
+
+// repeats checks that a message that is no change says what the one before it said. What overtakes a change, or is
+// made up, does not.
+func (v *verifier) repeats(m, before *Message) {
+	switch {
+	case before.gone() || m.UID != before.UID:
+		v.add(Lifecycle, m, "%s of uid %s after %s of uid %s", m.Kind, m.UID, before.Kind, before.UID)
+		return
+	case compare(m.RV, before.RV) > 0:
+		v.add(Lifecycle, m, "version %s is repeated, the last one published is %s", m.RV, before.RV)
+		return
+	case m.RV != before.RV || m.reduced() || before.reduced() || m.Epoch != before.Epoch:
+		return // another writer may strip and redact in another way
+	}
+	now, err := parseBody(m.data)
+	if err != nil {
+		return // said elsewhere
+	}
+	if then, err := parseBody(before.data); err == nil && now.digest() != then.digest() {
+		v.add(Differs, m, "the repetition is not what it repeats, #%d", before.Sequence)
 	}
 }
 

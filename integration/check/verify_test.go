@@ -193,6 +193,36 @@ func TestVerifyFindsFaultsOfOrder(t *testing.T) {
 			f.added("a", "a1", 10)
 			f.append(spec{object: a, kind: "expired", uid: "a1", rv: "10"})
 		}, Lifecycle},
+		"repetition of what was not published": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "11", reason: "resync"})
+		}, Lifecycle},
+		"repetition of an older version": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.modified("a", "a1", 11)
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "10", reason: "resync"})
+		}, Inversion},
+		"repetition after the deletion": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.deleted("a", "a1", 11)
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "11", reason: "resync"})
+		}, Lifecycle},
+		"repetition under another uid": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.append(spec{object: a, kind: "synced", uid: "a2", rv: "10", reason: "resync"})
+		}, Lifecycle},
+		"repetition of another state": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "10", reason: "resync", change: metadata("labels", map[string]any{"a": "b"})})
+		}, Differs},
+		"repetition twice in a run": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "10", reason: "resync"})
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "10", reason: "resync"})
+		}, Duplicate},
+		"begins with a repetition": {func(f *fixture) {
+			f.append(spec{object: a, kind: "synced", uid: "a1", rv: "10", reason: "resync"})
+		}, Lifecycle},
 		"begins with a change": {func(f *fixture) { f.modified("a", "a1", 10) }, Lifecycle},
 		"change behind the watermark": {func(f *fixture) {
 			f.watermark("20", "1", nil)

@@ -29,6 +29,11 @@ type Source interface {
 	Run(context.Context)
 	// Overview tells how each selected resource is doing.
 	Overview() informer.Overview
+	// What a resync on request needs; informer.Manager says what each of them does.
+	Targets(names []string, namespace string) ([]schema.GroupResource, error)
+	Survey(ctx context.Context, s informer.Scope, run string, visit func(informer.Page) error) error
+	Repeat(*change.Change) (bool, error)
+	Missing(ctx context.Context, gr schema.GroupResource, k informer.Known, version string) (*change.Change, error)
 }
 
 // Publisher appends changes to the stream.
@@ -95,6 +100,7 @@ type Options struct {
 type Bridge struct {
 	options Options
 	log     *slog.Logger
+	resyncs resyncs
 
 	mu        sync.Mutex
 	source    Source
@@ -182,7 +188,7 @@ func (b *Bridge) session(ctx, lease context.Context, rewound bool) (int64, error
 	defer stopIntake(nil)
 	positions := &positions{
 		checkpoint: resumed.Checkpoint, scope: b.options.Scope, clusterUID: resumed.ClusterUID,
-		take: b.take(p), stop: stopIntake, log: b.log,
+		take: b.take(p), repeat: repeat(p), stop: stopIntake, log: b.log,
 		wake: make(chan struct{}, 1), resources: map[schema.GroupResource]*position{},
 	}
 	source, err := b.newSource(ctx, positions)
@@ -190,6 +196,7 @@ func (b *Bridge) session(ctx, lease context.Context, rewound bool) (int64, error
 		return 0, err
 	}
 	b.begin(source, p, positions)
+	b.resyncs.open(intake)
 
 	// The order of the end is the reverse of the order of the start: intake, then publisher.
 	publishing, stopPublishing := context.WithCancel(lease)
@@ -203,6 +210,7 @@ func (b *Bridge) session(ctx, lease context.Context, rewound bool) (int64, error
 	take.Go(func() { b.watchStream(intake, p, stopIntake) })
 	take.Go(func() { b.watchPublisher(intake, p, stopIntake) })
 	take.Wait()
+	b.resyncs.wait()
 
 	left := int64(0)
 	switch cause := context.Cause(intake); {

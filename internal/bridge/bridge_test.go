@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,6 +110,8 @@ type fakePublisher struct {
 	trouble publisher.Trouble
 	parked  map[string]string
 	maxSize int64
+
+	messages, bytes int64 // that wait, beside the two that always do
 }
 
 func (p *fakePublisher) Run(ctx context.Context) {
@@ -130,7 +133,25 @@ func (p *fakePublisher) Flush(ctx context.Context) int64 {
 	return p.flush(ctx)
 }
 
-func (p *fakePublisher) Pending() (messages, bytes int64) { return 2, 10 }
+func (p *fakePublisher) Pending() (messages, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return 2 + p.messages, 10 + p.bytes
+}
+
+// load sets how much more waits.
+func (p *fakePublisher) load(messages, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.messages, p.bytes = messages, bytes
+}
+
+// published returns what was taken so far.
+func (p *fakePublisher) published() []*change.Change {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.taken)
+}
 
 func (p *fakePublisher) Trouble() (publisher.Trouble, bool) {
 	p.mu.Lock()
@@ -158,6 +179,7 @@ type source struct {
 	slow     time.Duration // how long the intake takes to stop
 	mu       sync.Mutex
 	overview informer.Overview
+	resyncing
 }
 
 func (s *source) Run(ctx context.Context) {

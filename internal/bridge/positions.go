@@ -26,6 +26,8 @@ type Checkpoint interface {
 	Resources() []schema.GroupResource
 	// Objects returns the resource's objects that are there according to the last messages on their subjects.
 	Objects(gr schema.GroupResource) []informer.Known
+	// Stored returns what the last message on an object's subject says; false if there is none.
+	Stored(ref change.ObjectRef) (change.Stored, bool)
 	// Watermark returns the resource's last watermark; version and scope are empty if there is none that can be read. void
 	// says in a word why its version says nothing of the cluster as it is, empty if it does.
 	Watermark(gr schema.GroupResource) (w message.Watermark, void string)
@@ -40,7 +42,8 @@ type positions struct {
 	checkpoint Checkpoint
 	scope      checkpoint.Scope
 	clusterUID string
-	take       func(*change.Change) // hands a change to the publisher
+	take       func(*change.Change)      // hands a change to the publisher
+	repeat     func(*change.Change) bool // hands a repetition to the publisher, unless changes wait there
 	stop       context.CancelCauseFunc
 	log        *slog.Logger
 
@@ -199,6 +202,9 @@ func (f *feed) Mark(version string, gap change.Gap) {
 	f.tracker.Mark(version)
 	f.positions.moved(f.position)
 }
+
+// Repeat implements informer.Feed. What is no change has no part in the position.
+func (f *feed) Repeat(c *change.Change) bool { return f.positions.repeat(c) }
 
 // moved wakes the writer for a position that is to be written at once. It does not block.
 func (p *positions) moved(of *position) {

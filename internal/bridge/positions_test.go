@@ -27,6 +27,14 @@ type fakeCheckpoint struct {
 	void     string
 	err      error
 	appended []string
+	stored   map[change.ObjectRef]change.Stored
+}
+
+func (c *fakeCheckpoint) Stored(ref change.ObjectRef) (change.Stored, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored, known := c.stored[ref]
+	return stored, known
 }
 
 func (c *fakeCheckpoint) Resources() []schema.GroupResource { return nil }
@@ -258,6 +266,8 @@ type nopFeed struct{}
 
 func (nopFeed) Take(*change.Change, bool) {}
 func (nopFeed) Mark(string, change.Gap)   {}
+
+func (nopFeed) Repeat(*change.Change) bool { return true }
 
 // What was acknowledged in the drain is not published again by whoever comes next.
 func TestDrainEndsWithWatermarks(t *testing.T) {

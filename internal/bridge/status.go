@@ -132,6 +132,7 @@ type Status struct {
 	Pending   PendingStatus    `json:"pending"`
 	Trouble   *TroubleStatus   `json:"trouble,omitempty"`
 	Resources []ResourceStatus `json:"resources"`
+	Resync    *ResyncProgress  `json:"resync,omitempty"` // the present one on request, or the last
 	Missing   []string         `json:"missing,omitempty"`
 	Unknown   []string         `json:"unknown,omitempty"` // selected, in an API group that cannot be discovered
 }
@@ -170,6 +171,7 @@ func (b *Bridge) Status() Status {
 	source, p, positions := b.source, b.publisher, b.positions
 	out := Status{Leader: b.leaderStatus(), Epoch: b.resumed.Epoch, Known: b.resumed.Subjects, Resources: []ResourceStatus{}}
 	b.mu.Unlock()
+	out.Resync = b.resyncs.status()
 	out.Checks = b.Ready()
 	out.Ready = true
 	for _, c := range out.Checks {

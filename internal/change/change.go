@@ -126,6 +126,8 @@ type Change struct {
 	UID    types.UID
 	RV     string // resourceVersion; for a deletion the version at which the object was gone
 	Raw    []byte // the object's JSON, with apiVersion and kind, as the API server sent it
+	// Run tells one resync from another: it is the same for all that one resync repeats, and for OpSynced never empty.
+	Run string
 	// Published says that Raw is taken from the stream, not from the API server: digests in it are final.
 	Published bool
 	Seen      time.Time

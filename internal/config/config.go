@@ -44,6 +44,8 @@ type Config struct {
 	// SecretsKey is used as the bytes that stand in the variable. If it is not set, a random key is to be made.
 	SecretsKey Secret `envconfig:"BRIDGE_SECRETS_KEY" shown:"random at each start" accepted:"at least 16 bytes, taken literally" desc:"Key of the digests of BRIDGE_SECRETS. Set it to make digests comparable across restarts."`
 
+	// ResyncPeriod is 0 for off, else at least a second: client-go does not go below.
+	ResyncPeriod time.Duration `envconfig:"BRIDGE_RESYNC_PERIOD" default:"0" accepted:"0 for off, or a duration of at least 1s, such as 30m or 12h" desc:"How often every live object is published again, as synced: the informers' own resync. It waits while changes are to be published; the time between two can be longer than the period."`
 	// BufferBytes is the payload held for events that are not yet acknowledged.
 	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
 	// WatermarkInterval is at least 100ms.
@@ -108,6 +110,8 @@ type Config struct {
 	ShutdownGrace time.Duration `envconfig:"BRIDGE_SHUTDOWN_GRACE" default:"20s" accepted:"0, or a duration such as 500ms, 20s or 2m" desc:"Time for the drain: stop intake, flush, write checkpoints. The Lease is released after it."`
 	// HTTPAddr is a listen address; port 0 takes any free port.
 	HTTPAddr string `envconfig:"BRIDGE_HTTP_ADDR" default:":8080" accepted:"host:port or :port, the port from 0 (any free one) to 65535" desc:"Where /livez, /readyz (?verbose names each resource), /metrics and /statusz (JSON) are served."`
+	// Control switches the NATS micro service on.
+	Control bool `envconfig:"BRIDGE_CONTROL" default:"true" accepted:"true, false" desc:"The NATS micro service deltabridge, with the endpoints deltabridge.<cluster>.status and deltabridge.<cluster>.resync. bridge resync needs it."`
 	// LogLevel is the least level that is logged.
 	LogLevel LogLevel `envconfig:"BRIDGE_LOG_LEVEL" default:"info" accepted:"debug, info, warn, error" desc:"The least level that is logged."`
 	// LogFormat is json for programs, text for people.

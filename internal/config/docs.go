@@ -75,8 +75,6 @@ func (v laterVariable) Effect() string {
 	switch {
 	case v.tuning:
 		return "warning, unless the default"
-	case v.now != "":
-		return "warning, unless " + markdownCode(v.now)
 	default:
 		return "fault, unless the default"
 	}

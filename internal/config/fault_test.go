@@ -115,8 +115,10 @@ func TestFaults(t *testing.T) {
 		{"BRIDGE_FIELD_SELECTOR=a=b", "this version does not have it yet"},
 		{"BRIDGE_FILTER=op == 'added'", "this version does not have it yet"},
 		{"BRIDGE_STATE_BUCKET=b", "this version does not have it yet"},
-		{"BRIDGE_RESYNC_PERIOD=1h", "this version does not have it yet"},
-		{"BRIDGE_RESYNC_PERIOD=often", "not a value that it knows"},
+		{"BRIDGE_RESYNC_PERIOD=999ms", "out of range"},
+		{"BRIDGE_RESYNC_PERIOD=-1h", "out of range"},
+		{"BRIDGE_RESYNC_PERIOD=often", "not a duration"},
+		{"BRIDGE_CONTROL=maybe", "neither true nor false"},
 		{"BRIDGE_LEADER_ELECT=yes", "neither true nor false"},
 		{"BRIDGE_LEADER_ELECT=", "neither true nor false"},
 		{"BRIDGE_LEASE_NAMESPACE=a.b", "not a namespace's name"},
@@ -131,7 +133,6 @@ func TestFaults(t *testing.T) {
 		{"BRIDGE_LEASE_DURATION=61m", "out of range"},
 		{"BRIDGE_LEASE_DURATION=4500ms", "not whole seconds"},
 		{"BRIDGE_LEASE_DURATION=15", "not a duration"},
-		{"BRIDGE_CONTROL=maybe", "not a value that it knows"},
 		{"BRIDGE_TOMBSTONE_TTL=forever", "not a value that it knows"},
 	}
 	for _, tt := range tests {
@@ -212,7 +213,6 @@ func TestWarnings(t *testing.T) {
 		"BRIDGE_LABEL_SELECTER=hunter2",
 		"BRIDGE_HTTP_PORT=8080",
 		"BRIDGE_TOMBSTONE_TTL=24h",
-		"BRIDGE_CONTROL=true",
 		"NATS_URI=not ours",
 		"bridge_cluster=not ours",
 		// What Kubernetes sets for a service of the name bridge and one of the name bridge-metrics.
@@ -236,7 +236,6 @@ func TestWarnings(t *testing.T) {
 	}
 	want := []string{
 		"BRIDGE_TOMBSTONE_TTL: has no effect, this version does not have it yet; unset it",
-		"BRIDGE_CONTROL: has no effect, this version does not have it yet; unset it",
 		"BRIDGE_CLUSTR: is unknown and has no effect; did you mean BRIDGE_CLUSTER?",
 		"BRIDGE_HTTP_PORT: is unknown and has no effect; did you mean BRIDGE_HTTP_ADDR?",
 		"BRIDGE_LABEL_SELECTER: is unknown and has no effect; did you mean BRIDGE_LABEL_SELECTOR?",

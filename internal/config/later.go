@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -22,8 +21,6 @@ type laterVariable struct {
 	parse func(text string) (any, error)
 	// accepted says what parse takes.
 	accepted string
-	// now is how this version behaves, where that is not the default.
-	now string
 	// tuning tells that to go without the variable's effect does no harm.
 	tuning bool
 }
@@ -32,17 +29,14 @@ var laterVariables = []laterVariable{
 	{Name: "BRIDGE_LABEL_SELECTOR", Meaning: "Label selector that the API server applies to every resource.", parse: parseText},
 	{Name: "BRIDGE_FIELD_SELECTOR", Meaning: "Field selector that the API server applies to every resource.", parse: parseText},
 	{Name: "BRIDGE_FILTER", Meaning: "CEL expression; false drops the event.", parse: parseText},
-	{Name: "BRIDGE_RESYNC_PERIOD", Default: "0", Meaning: "Publish every live object again each period.", parse: parseDuration, accepted: "a duration"},
 	{Name: "BRIDGE_TOMBSTONE_TTL", Default: "168h", Meaning: "How long a deleted object's messages stay.", parse: parseDuration, accepted: "a duration", tuning: true},
 	{Name: "BRIDGE_STATE_BUCKET", Meaning: "Key-value bucket with the latest state of every object.", parse: parseText},
-	{Name: "BRIDGE_CONTROL", Default: "true", Meaning: "NATS micro service with status and resync.", parse: parseBool, accepted: "true, false", now: "false"},
 }
 
 // laterPayloads are the values of BRIDGE_PAYLOAD that this version does not act on.
 var laterPayloads = []string{"metadata", "patch", "none"}
 
 func parseText(text string) (any, error)     { return text, nil }
-func parseBool(text string) (any, error)     { return strconv.ParseBool(text) }
 func parseDuration(text string) (any, error) { return time.ParseDuration(text) }
 
 // later reports the variables of later versions that ask for more than this version does. Empty ones do not.
@@ -52,16 +46,12 @@ func (l *loader) later() {
 		if text == "" {
 			continue
 		}
-		now := v.now
-		if now == "" {
-			now = v.Default
-		}
 		asked, err := v.parse(text)
 		switch {
 		case err != nil:
 			l.faults = append(l.faults, Fault{v.Name, cut(text), "not a value that it knows", v.accepted})
-		case v.means(now, asked):
-		case v.means(v.Default, asked), v.tuning:
+		case v.means(v.Default, asked):
+		case v.tuning:
 			l.warnings = append(l.warnings, Warning{v.Name, "has no effect, this version does not have it yet; unset it"})
 		default:
 			accepted := "nothing, unset it"

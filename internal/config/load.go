@@ -113,6 +113,12 @@ func decode(v reflect.Value, text string) error {
 		return p.Decode(text)
 	case *string:
 		*p = text
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return errors.New("neither true nor false")
+		}
+		*p = b
 	case *int:
 		n, err := parseInt(text, strconv.IntSize)
 		if err != nil {
@@ -131,12 +137,6 @@ func decode(v reflect.Value, text string) error {
 			return errors.New("not a number")
 		}
 		*p = float32(x)
-	case *bool:
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return errors.New("neither true nor false")
-		}
-		*p = b
 	case *time.Duration:
 		d, err := time.ParseDuration(text)
 		if err != nil {

@@ -77,6 +77,7 @@ func TestDefaults(t *testing.T) {
 		LeaseDuration:         15 * time.Second,
 		ShutdownGrace:         20 * time.Second,
 		HTTPAddr:              ":8080",
+		Control:               true,
 		LogLevel:              LogInfo,
 		LogFormat:             LogJSON,
 	}
@@ -107,6 +108,7 @@ var fullEnvironment = []string{
 	"BRIDGE_STRIP=status",
 	"BRIDGE_SECRETS=omit",
 	"BRIDGE_SECRETS_KEY=0123456789abcdef",
+	"BRIDGE_RESYNC_PERIOD=12h",
 	"BRIDGE_BUFFER_BYTES=1Gi",
 	"BRIDGE_MAX_PENDING=65536",
 	"BRIDGE_WATERMARK_INTERVAL=100ms",
@@ -134,6 +136,7 @@ var fullEnvironment = []string{
 	"BRIDGE_LEASE_DURATION=1m",
 	"BRIDGE_SHUTDOWN_GRACE=1m30s",
 	"BRIDGE_HTTP_ADDR=127.0.0.1:0",
+	"BRIDGE_CONTROL=false",
 	"BRIDGE_LOG_LEVEL=debug",
 	"BRIDGE_LOG_FORMAT=text",
 }
@@ -264,6 +267,7 @@ func TestAccepted(t *testing.T) {
 		"NATS_CERT=",
 		"NATS_CREDS=/not/there",
 		"BRIDGE_RESYNC_PERIOD=0s",
+		"BRIDGE_RESYNC_PERIOD=1s",
 		"BRIDGE_LEADER_ELECT=0",
 		"BRIDGE_LEADER_ELECT=T",
 		"BRIDGE_LEASE_NAMESPACE=",

@@ -59,6 +59,7 @@ func (l *loader) validate(c *Config) {
 	l.check("BRIDGE_STREAM_MAX_AGE", c.StreamMaxAge == 0 || c.StreamMaxAge >= 100*time.Millisecond, outOfRange)
 	l.check("BRIDGE_STREAM_MAX_BYTES", c.StreamMaxBytes == -1 || c.StreamMaxBytes > 0, outOfRange)
 	l.check("BRIDGE_WATERMARK_INTERVAL", c.WatermarkInterval >= 100*time.Millisecond, outOfRange)
+	l.check("BRIDGE_RESYNC_PERIOD", c.ResyncPeriod == 0 || c.ResyncPeriod >= time.Second, outOfRange)
 	l.check("BRIDGE_WATCH_PROGRESS_DEADLINE", c.WatchProgressDeadline >= time.Second, outOfRange)
 	l.check("BRIDGE_LEASE_DURATION", c.LeaseDuration >= minLease && c.LeaseDuration <= maxLease, outOfRange)
 	l.check("BRIDGE_LEASE_DURATION", c.LeaseDuration%time.Second == 0, "not whole seconds, and a Lease holds nothing else")

@@ -200,6 +200,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 		a.list(w, r)
 	case "watch", "streaming-list":
 		a.watch(w, r)
+	case "get":
+		a.get(w, r)
 	default:
 		a.serveDiscovery(w, hr)
 	}
@@ -252,7 +254,8 @@ func (a *api) list(w http.ResponseWriter, r *request) {
 	defer a.mu.Unlock()
 	var items []string
 	for _, o := range a.objects {
-		if o.resource == r.resource && (r.namespace == "" || o.namespace == r.namespace) {
+		selected := strings.HasSuffix(r.query.Get("fieldSelector"), "="+o.name) || r.query.Get("fieldSelector") == ""
+		if o.resource == r.resource && (r.namespace == "" || o.namespace == r.namespace) && selected {
 			items = append(items, o.json(false))
 		}
 	}
@@ -267,6 +270,20 @@ func (a *api) list(w http.ResponseWriter, r *request) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d","continue":%q},"items":[%s]}`+"\n",
 		a.version, next, strings.Join(items, ","))
+}
+
+func (a *api) get(w http.ResponseWriter, r *request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	for _, o := range a.objects {
+		if o.resource == r.resource && o.namespace == r.namespace && o.name == name {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(o.json(true)))
+			return
+		}
+	}
+	refuse(w, http.StatusNotFound, "NotFound", name+" not found")
 }
 
 func (a *api) watch(w http.ResponseWriter, r *request) {

@@ -9,9 +9,9 @@ import (
 	"github.com/deltabridge/deltabridge/internal/change"
 )
 
-// Feed takes what one informer has to tell. Its methods are called one at a time, in the order of the informer's
-// notifications, on the goroutine of its listener. They must not block for long: client-go buffers without bound behind
-// a listener.
+// Feed takes what one informer has to tell. Its methods are called one at a time: Take and Mark in the order of the
+// informer's notifications, on the goroutine of its listener, Repeat in between. They must not block for long: client-go
+// buffers without bound behind a listener.
 type Feed interface {
 	// Take hands on a change. A change that the watch brought moves the position to its version once it and all before
 	// it are done; one that a list caused does not: the Mark that follows the list does.
@@ -19,6 +19,9 @@ type Feed interface {
 	// Mark says that every change up to the version has been taken. gap is the range of versions of which only the net
 	// difference was, if the last list left one.
 	Mark(version string, gap change.Gap)
+	// Repeat hands on a state that is no news: it moves no position. It returns false, and has not taken it, while changes
+	// wait to be published, for those go first; it is offered again later.
+	Repeat(c *change.Change) bool
 }
 
 // Feeds is where the informers' changes go, and what they begin with.

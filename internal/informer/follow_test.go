@@ -30,6 +30,8 @@ type sunk struct {
 	marks   []string // versions, with the gap if there is one
 	moved   []string // versions of the changes that move the position
 	rewound []string
+	busy    bool     // no repetition is taken
+	runs    []string // of the repetitions
 }
 
 func (s *sunk) Open(_ context.Context, gr schema.GroupResource, n int) (Origin, []Feed, error) {
@@ -62,6 +64,17 @@ func (s *sunk) Take(c *change.Change, moves bool) {
 	if moves {
 		s.moved = append(s.moved, c.RV)
 	}
+}
+
+func (s *sunk) Repeat(c *change.Change) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy {
+		return false
+	}
+	s.all = append(s.all, c)
+	s.runs = append(s.runs, c.Run)
+	return true
 }
 
 func (s *sunk) Mark(version string, gap change.Gap) {
@@ -110,7 +123,7 @@ type followed struct {
 
 func (a *api) follow(namespace string, keep func(string) bool) *followed {
 	f := &followed{sunk: &sunk{}, counts: &counts{}, log: &logged{}}
-	in, err := newInformer(a.client(), configMaps, namespace, keep, f.sunk, f.counts, f.log.logger())
+	in, err := newInformer(informerOptions{client: a.client(), metrics: f.counts, log: f.log.logger()}, configMaps, namespace, keep, f.sunk)
 	if err != nil {
 		a.t.Fatal(err)
 	}

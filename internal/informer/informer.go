@@ -54,6 +54,10 @@ type informer struct {
 	log       *slog.Logger
 	caught    atomic.Int64 // the ListWatch's generation whose first mark the listener has seen, zero for none
 	objects   atomic.Int64 // in the cache, as far as the listener has been told
+	resync    *resync
+	// order guards the calls of the feed: those of the listener and of the resync take turns, so that a repetition is
+	// handed on either before a change of its object or not at all.
+	order sync.Mutex
 	// entered tells whether objects of a namespace were outside of the selection before; nil for no.
 	entered func(namespace string) bool
 
@@ -62,35 +66,52 @@ type informer struct {
 	trouble  troubleLog
 }
 
-func newInformer(client rest.Interface, resource Resource, namespace string, keep func(string) bool, feed Feed, metrics Metrics, log *slog.Logger) (*informer, error) {
+// informerOptions are what the informers of a Manager have in common.
+type informerOptions struct {
+	client  rest.Interface
+	metrics Metrics
+	log     *slog.Logger
+	// resync is the period of client-go's resync, zero for none.
+	resync time.Duration
+}
+
+func newInformer(options informerOptions, resource Resource, namespace string, keep func(string) bool, feed Feed) (*informer, error) {
+	log := options.log
 	in := &informer{
 		resource:  resource,
 		namespace: namespace,
 		feed:      feed,
 		log:       log,
+		resync:    newResync(options.resync),
 		failures:  map[string]error{},
 		trouble:   troubleLog{log: log, resource: resource.String(), namespace: namespace},
 	}
 	in.lw = &ListWatch{
-		client: client, resource: resource, namespace: namespace, keep: keep,
-		metrics: metrics, log: log, report: in.report, generation: 1,
+		client: options.client, resource: resource, namespace: namespace, keep: keep,
+		metrics: options.metrics, log: log, report: in.report, generation: 1,
 		deadline: progressDeadline, rewound: func(string, string) {},
 	}
 	in.shared = cache.NewSharedIndexInformerWithOptions(in.lw, &Object{}, cache.SharedIndexInformerOptions{
 		ObjectDescription: resource.GVR.String(),
+		ResyncPeriod:      options.resync,
 	})
 	// The outcome of every request is reported by the ListWatch, which knows the verb.
 	if err := in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
 		return nil, err
 	}
-	if _, err := in.shared.AddEventHandlerWithOptions((*listener)(in), cache.HandlerOptions{}); err != nil {
+	if _, err := in.shared.AddEventHandlerWithOptions((*listener)(in), cache.HandlerOptions{ResyncPeriod: &options.resync}); err != nil {
 		return nil, err
 	}
 	return in, nil
 }
 
 // run follows the resource until the context ends, and returns when the last change has been handed to the feed.
-func (in *informer) run(ctx context.Context) { in.shared.RunWithContext(ctx) }
+func (in *informer) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { in.runResync(ctx) })
+	in.shared.RunWithContext(ctx)
+	wg.Wait()
+}
 
 // report notes the outcome of a list or of a watch.
 func (in *informer) report(verb string, err error) {
@@ -187,6 +208,8 @@ var _ cache.ResourceEventHandler = (*listener)(nil)
 
 // OnAdd is called for an object that the cache did not have. That the stream has an object is nothing to tell.
 func (l *listener) OnAdd(obj any, _ bool) {
+	l.order.Lock()
+	defer l.order.Unlock()
 	o := obj.(*Object)
 	if o.mark != nil {
 		l.mark(o)
@@ -204,16 +227,21 @@ func (l *listener) OnAdd(obj any, _ bool) {
 }
 
 // OnUpdate is called for an object that the cache had. A relist delivers it for unchanged objects too, as long as
-// client-go counts the listener as syncing.
+// client-go counts the listener as syncing; a resync delivers every object of the cache, as its own update.
 func (l *listener) OnUpdate(oldObj, newObj any) {
+	l.order.Lock()
+	defer l.order.Unlock()
 	before, o := oldObj.(*Object), newObj.(*Object)
 	switch {
 	case o.mark != nil:
 		if before != o {
 			l.mark(o)
 		}
+	case before == o:
+		l.resync.note(o, time.Now())
 	case before.uid == o.uid && before.rv == o.rv:
 	default:
+		l.resync.drop(o)
 		l.emit(change.OpModified, l.reason(o), o)
 	}
 }
@@ -221,6 +249,8 @@ func (l *listener) OnUpdate(oldObj, newObj any) {
 // OnDelete is called for an object that is gone: with its last state when the watch said so, wrapped in a
 // DeletedFinalStateUnknown when a list no longer had it.
 func (l *listener) OnDelete(obj any) {
+	l.order.Lock()
+	defer l.order.Unlock()
 	unknown, missing := obj.(cache.DeletedFinalStateUnknown)
 	if missing {
 		obj = unknown.Obj
@@ -234,6 +264,7 @@ func (l *listener) OnDelete(obj any) {
 		return
 	}
 	l.objects.Add(-1)
+	l.resync.drop(o)
 	if !missing {
 		l.emit(change.OpDeleted, change.ReasonWatch, o)
 		return

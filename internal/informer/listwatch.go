@@ -47,6 +47,8 @@ type ListWatch struct {
 
 	// stalled says that the last watch was ended because it was silent, and that nothing was heard since.
 	stalled atomic.Bool
+	// lastHeard is when a watch last brought something or a list succeeded, in nanoseconds of Unix time; zero for never.
+	lastHeard atomic.Int64
 
 	mu              sync.Mutex
 	origin          *Origin          // what the first list is answered with, nil once it was, or for none
@@ -252,8 +254,18 @@ func (lw *ListWatch) watchOpened() {
 	}
 }
 
-// heard notes that the server has sent something on a watch after a silence.
+// silence returns for how long the server has told nothing new about its version.
+func (lw *ListWatch) silence() time.Duration {
+	last := lw.lastHeard.Load()
+	if last == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, last))
+}
+
+// heard notes that the server has sent something on a watch.
 func (lw *ListWatch) heard() {
+	lw.lastHeard.Store(time.Now().UnixNano())
 	if lw.stalled.CompareAndSwap(true, false) {
 		lw.watchLasts()
 	}
@@ -339,6 +351,7 @@ func (lw *ListWatch) listSucceeded(rv string) error {
 	}
 	lw.position, lw.listed, lw.listVersion, lw.otherHistory = rv, true, rv, false
 	lw.mu.Unlock()
+	lw.lastHeard.Store(time.Now().UnixNano())
 	lw.report("list", nil)
 	return nil
 }

@@ -39,6 +39,8 @@ type Options struct {
 	Namespaces []string
 	// ExcludeNamespaces are left out.
 	ExcludeNamespaces []string
+	// ResyncPeriod is how often every object is handed on again, unchanged; zero for never, else at least a second.
+	ResyncPeriod time.Duration
 	// ProgressDeadline is how long a watch may bring neither event nor bookmark before it is doubted; zero for three
 	// minutes.
 	ProgressDeadline time.Duration
@@ -275,7 +277,7 @@ func (m *Manager) follow(ctx context.Context, f *follower) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i, ns := range namespaces {
-		in, err := newInformer(m.client, f.resource, ns, m.keep(ns), feeds[i], m.options.Metrics, m.log)
+		in, err := newInformer(m.informerOptions(), f.resource, ns, m.keep(ns), feeds[i])
 		if err == nil {
 			err = in.prime(origin.in(ns, m.keep(ns)))
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,8 +62,6 @@ type stream struct {
 	initial bool
 	since   string
 	stall   *time.Timer // ends a streaming list that is silent
-
-	heard atomic.Int64 // when the server last sent something, in nanoseconds of Unix time
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -93,7 +90,6 @@ func newStream(owner, ctx context.Context, cancel context.CancelCauseFunc, lw *L
 		initial: initial,
 		since:   since,
 	}
-	s.heard.Store(s.opened.UnixNano())
 	go s.run()
 	return s
 }
@@ -130,6 +126,11 @@ func (s *stream) run() {
 // guard ends the watch when it is silent for too long, until the request's context ends.
 func (s *stream) guard() {
 	deadline := s.lw.deadline
+	s.lw.lastHeard.CompareAndSwap(0, s.opened.UnixNano())
+	if s.lw.silence() > deadline {
+		// Watches that each end before they are silent for too long show no more than one that does not.
+		s.checkBehind()
+	}
 	for wait := deadline; ; {
 		timer := time.NewTimer(wait)
 		select {
@@ -138,7 +139,7 @@ func (s *stream) guard() {
 			return
 		case <-timer.C:
 		}
-		if silent := time.Since(time.Unix(0, s.heard.Load())); silent < deadline {
+		if silent := min(s.lw.silence(), time.Since(s.opened)); silent < deadline {
 			wait = deadline - silent
 			continue
 		}
@@ -147,22 +148,26 @@ func (s *stream) guard() {
 	}
 }
 
-// doubt finds out what a silence means. If the server is behind, that is reported. A watch that should have brought a
-// bookmark is ended, so that it is opened again from the last version.
+// doubt finds out what a silence means. A watch that should have brought a bookmark is ended, so that it is opened again
+// from the last version.
 func (s *stream) doubt() {
+	if err := s.checkBehind(); err != nil || !s.lw.mayBeSilent() {
+		s.cancel(errSilent)
+	}
+}
+
+// checkBehind compares the last version with the one that the server has now. If the server is behind, that is reported,
+// and the watch ended. The error says why it could not be asked.
+func (s *stream) checkBehind() error {
 	ctx, cancel := context.WithTimeout(s.ctx, probeTimeout)
 	defer cancel()
 	known := s.lw.Position()
 	served, err := currentVersion(ctx, s.lw.client, s.lw.resource, s.lw.namespace)
-	switch {
-	case s.ctx.Err() != nil:
-	case err == nil && behind(served, known):
+	if err == nil && behind(served, known) {
 		s.lw.rewound(known, served)
-		s.cancel(errSilent)
-	case err == nil && s.lw.mayBeSilent():
-	default:
-		s.cancel(errSilent)
+		s.cancel(errRewound)
 	}
+	return err
 }
 
 // read hands on events until there are no more, and returns why: io.EOF or another error of the body, an error that
@@ -184,7 +189,6 @@ func (s *stream) read() error {
 		if err != nil {
 			return err
 		}
-		s.heard.Store(time.Now().UnixNano())
 		s.lw.heard()
 		ends := s.initial && o.initialEventsEnd
 		if s.initial && !ends {
@@ -194,7 +198,7 @@ func (s *stream) read() error {
 				s.stall.Reset(initialEventsTimeout)
 			}
 		} else if event.Type == watch.Bookmark && !ends && behind(o.rv, s.last) {
-			s.doubt() // it is told, or the bookmark is wrong and moves nothing
+			_ = s.checkBehind() // it is, or the bookmark is wrong and moves nothing
 			continue
 		} else {
 			s.last = o.rv

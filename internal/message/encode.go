@@ -145,11 +145,6 @@ func (e *Encoder) encode(c *change.Change, expectedLastSeq uint64, level Level) 
 	ep := e.epoch.Load()
 	ref := boundedRef(c.Ref)
 
-	run := ""
-	if c.Op == change.OpSynced {
-		run = strconv.FormatInt(c.Seen.UnixNano(), 10)
-	}
-
 	// All text that differs from message to message is made in one piece.
 	var buf [1024]byte
 	t := e.scheme.appendSubject(buf[:0], c.Ref)
@@ -157,7 +152,7 @@ func (e *Encoder) encode(c *change.Change, expectedLastSeq uint64, level Level) 
 	if subjectEnd > maxSubject {
 		return nil, fmt.Errorf("the subject has %d bytes, more than the %d that are safe to send", subjectEnd, maxSubject)
 	}
-	t = appendID(t, c.Op, string(c.UID), c.RV, run)
+	t = appendID(t, c.Op, string(c.UID), c.RV, c.Run)
 	idEnd := len(t)
 	t = c.Seen.UTC().AppendFormat(t, timeLayout)
 	timeEnd := len(t)
@@ -266,6 +261,8 @@ func validate(c *change.Change) error {
 		return errors.New("group core or namespace . would share a subject with other objects")
 	case c.UID == "" || c.RV == "":
 		return errors.New("no uid or no resourceVersion")
+	case c.Op == change.OpSynced && c.Run == "":
+		return errors.New("a repetition without the run that it is of")
 	case c.GVK.Version == "" || c.GVK.Kind == "":
 		return errors.New("no version or no kind")
 	}

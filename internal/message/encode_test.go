@@ -349,13 +349,21 @@ func TestResyncs(t *testing.T) {
 	e := newEncoder(t)
 	first := deploymentChange(change.OpSynced, change.ReasonResync)
 	second := deploymentChange(change.OpSynced, change.ReasonResync)
-	second.Seen = second.Seen.Add(1)
+	second.Run += "0"
 	id := encode(t, e, first).ID
 	if again := encode(t, e, first).ID; again != id {
 		t.Errorf("the id is not stable: %q, %q", id, again)
 	}
 	if encode(t, e, second).ID == id {
 		t.Error("two resyncs have the same id")
+	}
+	second.Run, second.Seen = first.Run, second.Seen.Add(1)
+	if got := encode(t, e, second).ID; got != id {
+		t.Errorf("one resync has the ids %q and %q", id, got)
+	}
+	second.Run = ""
+	if _, err := e.Encode(second, 0); err == nil {
+		t.Error("a repetition without a run is accepted")
 	}
 }
 

@@ -49,6 +49,8 @@ func TestGolden(t *testing.T) {
 	gap.Gap = change.Gap{From: "900", To: "1042"}
 	unknown := deploymentChange(change.OpDeleted, change.ReasonMissing)
 	unknown.Raw = nil
+	repaired := deploymentChange(change.OpModified, change.ReasonRepair)
+	repaired.Gap = change.Gap{From: "1000", To: "1042"}
 	expired := deploymentChange(change.OpExpired, "")
 	expired.Raw = nil
 	item := deploymentChange(change.OpAdded, change.ReasonRelist)
@@ -69,6 +71,9 @@ func TestGolden(t *testing.T) {
 		{"deleted-unknown", unknown, message.LevelObject},
 		{"left", deploymentChange(change.OpLeft, change.ReasonScope), message.LevelObject},
 		{"synced", deploymentChange(change.OpSynced, change.ReasonResync), message.LevelObject},
+		{"added-repair", deploymentChange(change.OpAdded, change.ReasonRepair), message.LevelObject},
+		{"modified-repair", repaired, message.LevelObject},
+		{"deleted-repair", deploymentChange(change.OpDeleted, change.ReasonRepair), message.LevelObject},
 		{"expired", expired, message.LevelObject},
 		{"added-list-item", item, message.LevelObject},
 		{"added-odd-name", odd, message.LevelObject},

@@ -68,6 +68,7 @@ func deploymentChange(op change.Op, reason change.Reason) *change.Change {
 		UID:    "0b5d7a1e-0000-4000-8000-000000000001",
 		RV:     "1042",
 		Raw:    []byte(deployment),
+		Run:    "1772597167089012345",
 		Seen:   seen,
 	}
 }

@@ -57,6 +57,7 @@ type Conn struct {
 	lastErr  error // why there is no connection
 	handler  handler
 	denied   map[string]time.Time // subjects that the server refused us to publish on, and when
+	said     map[string]bool      // denied subscriptions that were logged
 	closed   chan struct{}        // closed when nc closes
 	changing chan struct{}        // closed and replaced whenever the connection comes or goes
 }
@@ -73,7 +74,7 @@ var _ broker = (*Conn)(nil)
 
 // NewConn returns a Conn that connects when it runs.
 func NewConn(options ConnOptions, log *slog.Logger) *Conn {
-	return &Conn{options: options, log: log, denied: map[string]time.Time{}, changing: make(chan struct{}), lastErr: errors.New("connecting")}
+	return &Conn{options: options, log: log, denied: map[string]time.Time{}, said: map[string]bool{}, changing: make(chan struct{}), lastErr: errors.New("connecting")}
 }
 
 // Run connects, and connects anew whenever the client has given up, until the context ends. It then closes the
@@ -269,6 +270,9 @@ func orEOF(err error) error {
 // is all that explains the missing acknowledgement.
 func (c *Conn) asyncError(err error) {
 	subject, denied := deniedSubject(err)
+	if !denied && c.saidBefore(err) {
+		return
+	}
 	if !denied {
 		c.log.Warn("NATS reports an error", "error", err)
 		return
@@ -283,6 +287,21 @@ func (c *Conn) asyncError(err error) {
 	if h != nil {
 		h.denied(subject)
 	}
+}
+
+// saidBefore reports whether an error is a denied subscription that was logged already: one is made anew, and denied
+// anew, on each connection.
+func (c *Conn) saidBefore(err error) bool {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	said := c.said[err.Error()]
+	if len(c.said) < 1024 {
+		c.said[err.Error()] = true
+	}
+	return said
 }
 
 // deniedSubject returns the subject that an error from the server refuses us to publish on; false for any other error.

@@ -22,6 +22,7 @@ const (
 	suppressUnchanged = "unchanged" // this very version is the subject's last message
 	suppressOlder     = "older"     // the subject's last message is newer
 	suppressGone      = "gone"      // the deletion is in the stream
+	suppressNoState   = "no-state"  // of a resync: neither the cache nor the stream has the object's state
 	suppressOvertaken = "overtaken" // of a resync: the object has changed since, and its change is published instead
 )
 
@@ -70,7 +71,7 @@ func compare(stored change.Stored, known bool, c *change.Change, rewound uint64)
 	sameUID := known && stored.UID == c.UID
 	switch {
 	case c.Op == change.OpSynced:
-		return decideSynced(known, live && sameUID && order == 0, c)
+		return decideSynced(stored, known, order, c, rewound)
 	case !known:
 		return publishAs(c, firstOp(c.Op), c.Reason, c.Gap)
 	case live && !sameUID:
@@ -116,7 +117,7 @@ func compare(stored change.Stored, known bool, c *change.Change, rewound uint64)
 		return verdict{action: actSuppress, reason: suppressOlder}
 	case live:
 		gap := c.Gap
-		if c.Reason == change.ReasonRelist {
+		if c.Reason == change.ReasonRelist || c.Reason == change.ReasonRepair {
 			gap = change.Gap{From: stored.RV, To: c.RV}
 		}
 		return publishAs(c, change.OpModified, c.Reason, gap)
@@ -139,14 +140,20 @@ func goneBefore(stored change.Stored, successor *change.Change, rewound uint64) 
 	return n.Sub(n, big.NewInt(1)).String()
 }
 
-// decideSynced lets a state be repeated only where it is the one that the stream has: where that is older, the change is
-// on its way, and its place is before any repetition.
-func decideSynced(known, same bool, c *change.Change) verdict {
+// decideSynced lets a state be repeated only where it is the one that the stream has. Where that is older, the change is on
+// its way, and its place is before any repetition; unless the reason is repair, which says that all changes up to the
+// state's version have been taken: then the stream has lost it.
+func decideSynced(stored change.Stored, known bool, order int, c *change.Change, rewound uint64) verdict {
+	sameUID := stored.UID == c.UID
 	switch {
-	case same:
-		return verdict{action: actPublish, change: c}
 	case !known: // the stream has forgotten it
 		return publishAs(c, change.OpAdded, change.ReasonRepair, c.Gap)
+	case !stored.Op.Gone() && sameUID && order == 0:
+		return publishAs(c, change.OpSynced, change.ReasonResync, c.Gap)
+	case c.Reason == change.ReasonRepair && order > 0:
+		as := *c
+		as.Op = change.OpModified
+		return compare(stored, known, &as, rewound)
 	}
 	return verdict{action: actSuppress, reason: suppressOvertaken}
 }

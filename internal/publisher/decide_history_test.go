@@ -135,3 +135,38 @@ func TestDecideLeft(t *testing.T) {
 		}
 	}
 }
+
+// A repair follows only where all changes up to its version have been taken: what is older in the stream is lost there.
+func TestDecideRepair(t *testing.T) {
+	live := change.Stored{UID: "a", RV: "5", Op: change.OpModified, Sequence: 1}
+	dead, left, other := live, live, live
+	dead.Op, left.Op, other.UID = change.OpDeleted, change.OpLeft, "b"
+	for name, c := range map[string]struct {
+		stored change.Stored
+		known  bool
+		rv     string
+		action action
+		op     change.Op
+		reason string
+		gap    string
+	}{
+		"the state that is there":    {live, true, "5", actPublish, change.OpSynced, "resync", ""},
+		"the stream has lost it":     {live, true, "8", actPublish, change.OpModified, "repair", "5-8"},
+		"the stream has all lost":    {change.Stored{}, false, "8", actPublish, change.OpAdded, "repair", ""},
+		"it has changed since":       {live, true, "4", actSuppress, 0, suppressOvertaken, ""},
+		"it is gone by now":          {dead, true, "5", actSuppress, 0, suppressOvertaken, ""},
+		"it is wrongly said gone":    {dead, true, "8", actPublish, change.OpAdded, "repair", ""},
+		"it is wrongly said to left": {left, true, "8", actPublish, change.OpAdded, "scope", ""},
+		"the one before is not gone": {other, true, "8", actPrecede, change.OpDeleted, "replaced", "5-8"},
+		"another has its name":       {other, true, "4", actSuppress, 0, suppressOvertaken, ""},
+	} {
+		v := decide(c.stored, c.known, &change.Change{Op: change.OpSynced, UID: "a", RV: c.rv, Reason: change.ReasonRepair}, 0)
+		op, reason, gap := change.OpNone, v.reason, ""
+		if v.change != nil {
+			op, reason, gap = v.change.Op, string(v.change.Reason), v.change.Gap.String()
+		}
+		if v.action != c.action || op != c.op || reason != c.reason || gap != c.gap {
+			t.Errorf("%s: action %d, %s, %q, gap %q; want %d, %s, %q, %q", name, v.action, op, reason, gap, c.action, c.op, c.reason, c.gap)
+		}
+	}
+}

@@ -417,6 +417,9 @@ func (b *modelBroker) check() {
 		if s.Op == change.OpDeleted {
 			key = s.subject + " " + string(s.UID) + "/deleted"
 		}
+		if s.Op == change.OpSynced {
+			key = s.id()
+		}
 		if twice := versions[key]; twice != nil && !twice.removed {
 			b.t.Errorf("%s: stored before as message %d", at, twice.sequence)
 		}
@@ -432,7 +435,9 @@ func (b *modelBroker) check() {
 		switch {
 		case s.Epoch < p.Epoch:
 			b.t.Errorf("%s: after epoch %d", at, p.Epoch)
-		case order < 0 || order == 0 && s.Op != change.OpDeleted:
+		case s.Op == change.OpSynced && (order != 0 || s.UID != p.UID || p.Op.Gone()):
+			b.t.Errorf("%s: repeats a state that is not the last, after %s %s/%s", at, p.Op, p.UID, p.RV)
+		case order < 0 || order == 0 && s.Op != change.OpDeleted && s.Op != change.OpSynced:
 			b.t.Errorf("%s: after version %s", at, p.RV)
 		case p.Op.Gone() && s.UID == p.UID:
 			b.t.Errorf("%s: after the deletion of the same uid", at)

@@ -130,6 +130,12 @@ func (s *shard) prepare(o *object) (waits, ready bool) {
 		if o.change != nil {
 			v.change = o.change // with the body that was read for it
 		}
+		if head.change.Op == change.OpSynced && len(v.change.Raw) == 0 {
+			// There is no state to repeat: neither the cache nor the stream has it.
+			s.p.options.Metrics.Suppressed(head.change.Ref.GroupResource(), suppressNoState)
+			s.finish(o)
+			return false, false
+		}
 	}
 	o.again = o.again || v.again
 	if err := s.encode(o, v.change, stored.Sequence); err != nil {

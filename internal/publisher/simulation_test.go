@@ -74,6 +74,26 @@ func (w *world) happen(name string, mayDelete bool) []*change.Change {
 	return out
 }
 
+// repeated returns what a resync would hand on now of an object: its state, or, as a list that takes its time has it, one
+// that it had before.
+func (w *world) repeated(name string, run int) []*change.Change {
+	all := w.changes[name]
+	if len(all) == 0 {
+		return nil
+	}
+	c := *all[max(0, len(all)-1-w.rng.IntN(4))]
+	if c.Op.Gone() {
+		return nil
+	}
+	c.Op, c.Reason, c.Run = change.OpSynced, change.ReasonResync, strconv.Itoa(run)
+	if w.rng.IntN(2) == 0 {
+		c.Reason = change.ReasonRepair
+	} else if w.rng.IntN(2) == 0 {
+		c.Raw = nil // known from the stream only
+	}
+	return []*change.Change{&c}
+}
+
 // formerWriter appends what a former leader, which sees the same changes, would append next: the last of the changes, if
 // the one before it is what the stream has.
 func formerWriter(t *testing.T, b *modelBroker, encoder *message.Encoder, changes []*change.Change) {
@@ -209,7 +229,7 @@ func simulate(t *testing.T, seed uint64) {
 			}
 		}
 	})
-	for range 400 {
+	for i := range 400 {
 		time.Sleep(time.Duration(w.rng.IntN(200)) * time.Millisecond)
 		name := w.names[w.rng.IntN(len(w.names))]
 		cs := w.happen(name, true)
@@ -217,6 +237,10 @@ func simulate(t *testing.T, seed uint64) {
 			formerWriter(t, b, former, w.changes[name])
 		}
 		publish(name, cs)
+		if w.rng.IntN(3) == 0 {
+			other := w.names[w.rng.IntN(len(w.names))]
+			publish(other, w.repeated(other, i))
+		}
 	}
 	chaos.Wait()
 	b.set(func(f *faults) { *f = faults{} })

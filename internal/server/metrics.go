@@ -105,10 +105,12 @@ func (m *Metrics) Received(gr schema.GroupResource, op string, seen time.Time) {
 	m.newest.note(gr, seen)
 }
 
-// Published counts an acknowledged message.
+// Published counts an acknowledged message. One that repeats a state says nothing of how far changes are published.
 func (m *Metrics) Published(gr schema.GroupResource, op string, seen time.Time, took time.Duration) {
 	m.published.WithLabelValues(gr.Group, gr.Resource, op).Inc()
-	m.acked.note(gr, seen)
+	if op != "synced" {
+		m.acked.note(gr, seen)
+	}
 	m.ack.Observe(took.Seconds())
 }
 

@@ -17,6 +17,10 @@ const (
 	shutdownGrace = "5s"
 	// stopPatience is how long a bridge may take after SIGTERM until it is killed.
 	stopPatience = time.Minute
+	// takeoverPatience is how long is waited for a second process to take over.
+	takeoverPatience = 20 * time.Second
+
+	bridgeName, controlName = "bridge", "control"
 )
 
 // contestant is a program that goes through a round: the bridge, or the control. There is one process of it, mostly.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -46,7 +45,7 @@ func RunControl() error {
 		Stream: os.Getenv("BRIDGE_STREAM"), Prefix: os.Getenv("BRIDGE_SUBJECT_PREFIX"), Cluster: os.Getenv("BRIDGE_CLUSTER"),
 	}
 	for _, r := range resources {
-		options.Resources = append(options.Resources, schema.GroupVersionResource(r.GroupVersionResource))
+		options.Resources = append(options.Resources, r.GroupVersionResource)
 	}
 	replicas, err := strconv.Atoi(os.Getenv("BRIDGE_STREAM_REPLICAS"))
 	if err != nil {

@@ -165,24 +165,24 @@ func (r *round) then(f Fault, end func() error) error {
 	return end()
 }
 
-// two starts a second process beside the first. Whichever of them stays, or comes back, is the last that started.
+// two starts a second process beside the first. Then either the first goes; or it is started again, takes over, and the
+// second, which is fenced now, goes.
 func (r *round) two(c *contestant, f Fault) error {
 	first := c.main
 	second, err := c.launch()
 	if err != nil {
 		return err
 	}
-	r.clock.wait(f.Hold)
+	r.overlap(c, second, f)
 	if f.Pick%2 == 0 {
 		c.take(second)
-		return c.term(first)
+		return errors.Join(c.term(first), r.oneLeft(c))
 	}
-	// The first, which is fenced, is started again and takes over; then the second, fenced now, goes.
 	if err := errors.Join(first.Kill(), c.start()); err != nil {
 		return err
 	}
-	r.clock.wait(f.Hold)
-	return c.term(second)
+	r.overlap(c, c.main, f)
+	return errors.Join(c.term(second), r.oneLeft(c))
 }
 
 // zombie lets a process that was stopped continue after another has taken over.
@@ -191,12 +191,41 @@ func (r *round) zombie(c *contestant, f Fault) error {
 	if err := errors.Join(first.Signal(syscall.SIGSTOP), c.start()); err != nil {
 		return err
 	}
-	r.clock.wait(f.Hold)
+	r.overlap(c, c.main, f)
 	if err := first.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}
 	r.clock.wait(f.Hold)
-	return first.Kill()
+	return errors.Join(first.Kill(), r.oneLeft(c))
+}
+
+// overlap waits until a process that was started beside another has taken over, and then as long as the fault lasts. It
+// need not succeed: the broker may be away.
+func (r *round) overlap(c *contestant, b *harness.Bridge, f Fault) {
+	if err := r.awaitReady(c, b); err != nil {
+		r.t.Logf("process %d has not taken over: %v", b.PID(), err)
+	}
+	r.clock.wait(f.Hold)
+}
+
+// oneLeft sees to it that the process that stays does its work. In other trouble the two can have taken over in another
+// order than they were started in, and the one that stays is fenced: it is then started again, as its operator would.
+func (r *round) oneLeft(c *contestant) error {
+	b := c.main
+	err := r.awaitReady(c, b)
+	if err == nil {
+		return nil
+	}
+	r.t.Logf("process %d is started again: %v", b.PID(), err)
+	return errors.Join(b.Kill(), c.start())
+}
+
+// awaitReady waits a while until a process is ready. The control does not tell.
+func (r *round) awaitReady(c *contestant, b *harness.Bridge) error {
+	if c.name != bridgeName {
+		return nil
+	}
+	return retry(r.t.Context(), takeoverPatience, func() error { return b.Ready(r.t.Context()) })
 }
 
 // retry calls f until it returns nil.

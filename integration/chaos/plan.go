@@ -24,6 +24,17 @@ type Mix struct {
 	Tracks map[Track][]Kind
 }
 
+// keepsVersions reports whether the API server keeps every version for as long as a round lasts, so that a bridge can
+// publish all of them and needs no gap.
+func (m Mix) keepsVersions() bool {
+	for _, kinds := range m.Tracks {
+		if slices.Contains(kinds, APIRestart) || slices.Contains(kinds, APICompact) {
+			return false
+		}
+	}
+	return true
+}
+
 // Track is what faults are done to. One track's faults come one after the other.
 type Track string
 

@@ -2,15 +2,12 @@ package chaos
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/deltabridge/deltabridge/integration/check"
-	"github.com/deltabridge/deltabridge/integration/harness"
 )
 
 // Result is what came of a round.
@@ -32,6 +29,8 @@ type Outcome struct {
 	Misdeeds   []string // what it did that no fault asked for
 	Unrecorded []string // versions that the recording should have
 	Restless   string   // why the stream was not at rest, if it was not
+	// Withheld counts the versions that are only said to be missing although the API server still offered them.
+	Withheld int
 }
 
 // guarantees are the violations that tell a bridge's faults from matters of form.
@@ -50,7 +49,7 @@ func (o Outcome) Broken() []check.Violation {
 // Faultless reports whether nothing at all is wrong.
 func (o Outcome) Faultless() bool {
 	return o.Report != nil && len(o.Report.Violations) == 0 && len(o.Misdeeds) == 0 && len(o.Unrecorded) == 0 &&
-		o.Restless == "" && o.Report.Messages > 0
+		o.Restless == "" && o.Withheld == 0 && o.Report.Messages > 0
 }
 
 // Findings returns all that is wrong with an outcome, each finding with what the stream has next to it and with the
@@ -71,6 +70,9 @@ func (r *Result) Findings(o Outcome) string {
 	if n := len(o.Unrecorded); n > 0 {
 		fmt.Fprintf(&b, "\n  the recording lacks %d versions that the API server acknowledged, such as %s", n, o.Unrecorded[0])
 	}
+	if o.Withheld > 0 {
+		fmt.Fprintf(&b, "\n  %d versions are inside gaps, though the API server kept all versions", o.Withheld)
+	}
 	if o.Report == nil {
 		return b.String()
 	}
@@ -90,29 +92,28 @@ func (r *Result) causes(v check.Violation) []Injected {
 	if err != nil {
 		return nil
 	}
-	var during []Injected
+	var causes []Injected
 	var before, after *Injected
 	for n := range r.Injected {
 		i := &r.Injected[n]
-		from, to := revision(i.From), revision(i.To)
-		switch {
+		switch from, to := revision(i.From), revision(i.To); {
 		case from <= version && version <= to:
-			during = append(during, *i)
+			causes = append(causes, *i)
 		case to < version && (before == nil || to > revision(before.To)):
 			before = i
 		case from > version && (after == nil || from < revision(after.From)):
 			after = i
 		}
 	}
+	if len(causes) > 0 {
+		return causes
+	}
 	for _, i := range []*Injected{before, after} {
-		if i != nil && len(during) == 0 {
-			during = append(during, *i)
+		if i != nil {
+			causes = append(causes, *i)
 		}
 	}
-	if len(during) == 1 && before != nil && after != nil && during[0].Number == before.Number {
-		during = append(during, *after)
-	}
-	return during
+	return causes
 }
 
 // revision returns a version as a number, zero for one that was not known yet.
@@ -122,52 +123,4 @@ func revision(version string) int64 {
 		return 0
 	}
 	return n
-}
-
-// papersDir is where the papers of rounds are kept.
-func papersDir() string { return filepath.Join(harness.RepoRoot(), "bin", "chaos") }
-
-// keep writes the papers of a round in which something was wrong: the plan, the faults, the findings, every message,
-// every recorded change, and the logs.
-func (r *round) keep(result *Result) {
-	if result.Bridge.Faultless() {
-		return
-	}
-	result.Dir = filepath.Join(papersDir(), fmt.Sprintf("seed-%d", r.plan.Seed))
-	papers := map[string]string{}
-	var plan, faults, recorded strings.Builder
-	r.plan.Print(&plan)
-	for _, i := range r.injected {
-		fmt.Fprintln(&faults, i)
-	}
-	for _, c := range r.recording.Changes() {
-		fmt.Fprintf(&recorded, "%s %s %s uid=%s\n", c.RV, c.Kind, c.Object, c.UID)
-	}
-	papers["plan.txt"], papers["faults.txt"], papers["recorded.txt"] = plan.String(), faults.String(), recorded.String()
-	outcomes := []Outcome{result.Bridge}
-	if result.Control != nil {
-		outcomes = append(outcomes, *result.Control)
-	}
-	for n, c := range r.contestants {
-		papers[c.name+"-findings.txt"] = result.Findings(outcomes[n]) + "\n"
-		var messages strings.Builder
-		if s := outcomes[n].Stream; s != nil {
-			for _, m := range s.Messages {
-				fmt.Fprintf(&messages, "%s %s\n", m.Subject, m.Summary())
-			}
-		}
-		papers[c.name+"-messages.txt"] = messages.String()
-		for i, b := range c.all {
-			papers[fmt.Sprintf("%s-%d-pid%d.log", c.name, i+1, b.PID())] = b.Stdout() + b.Stderr()
-		}
-	}
-	if err := os.MkdirAll(result.Dir, 0o755); err != nil {
-		r.t.Errorf("keep the round's papers: %v", err)
-		return
-	}
-	for name, text := range papers {
-		if err := os.WriteFile(filepath.Join(result.Dir, name), []byte(text), 0o600); err != nil {
-			r.t.Errorf("keep the round's papers: %v", err)
-		}
-	}
 }

@@ -51,9 +51,9 @@ func (a *Arena) Run(t testing.TB, plan Plan, bridge, control string) *Result {
 	defer cancel()
 	r := &round{t: t, arena: a, plan: plan, namespace: fmt.Sprintf("chaos-%d", a.rounds), clock: newClock()}
 	r.load = &load{client: a.client, namespace: r.namespace, clock: r.clock, counts: map[Action]int{}}
-	r.contestants = []*contestant{a.newContestant("bridge", bridge, "KUBE", "kube")}
+	r.contestants = []*contestant{a.newContestant(bridgeName, bridge, "KUBE", "kube")}
 	if control != "" {
-		r.contestants = append(r.contestants, a.newContestant("control", control, "CONTROL", "control"))
+		r.contestants = append(r.contestants, a.newContestant(controlName, control, "CONTROL", "control"))
 	}
 	defer r.clean()
 	begin := time.Now()
@@ -177,6 +177,9 @@ func (r *round) judge(ctx context.Context) *Result {
 		c.end()
 		outcomes[i].Misdeeds = c.misdeeds
 		outcomes[i].Unrecorded = r.unrecorded()
+		if report := outcomes[i].Report; report != nil && r.plan.Mix.keepsVersions() {
+			outcomes[i].Withheld = report.MarkedHere + report.MarkedElsewhere
+		}
 	}
 	result.Bridge = outcomes[0]
 	if len(outcomes) > 1 {
@@ -204,8 +207,8 @@ func (r *round) unrecorded() []string {
 
 // settle waits until a stream is right, or at rest without being right, or the time is over.
 func (r *round) settle(ctx context.Context, c *contestant) Outcome {
-	check := c.check
-	check.Recording = r.recording
+	all := c.check
+	all.Recording = r.recording
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	var (
@@ -214,13 +217,14 @@ func (r *round) settle(ctx context.Context, c *contestant) Outcome {
 		objects = -1
 	)
 	for {
-		stream, report, err := check.Once(r.t.Context())
+		stream, report, err := all.Once(r.t.Context())
 		if err == nil {
 			outcome.Stream, outcome.Report = stream, report
 			if n := len(stream.Objects("")); n != objects || !r.marked(stream) {
 				objects, grown = n, time.Now()
 			}
-			if len(report.Violations) == 0 || time.Since(grown) > quiet {
+			awaited := report.Only(check.Missing, check.Stale, check.Lost, check.LostDelete, check.Incomplete)
+			if r.marked(stream) && len(awaited) == 0 || time.Since(grown) > quiet {
 				return outcome
 			}
 		}

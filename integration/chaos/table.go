@@ -30,6 +30,7 @@ func (r *Result) row() string {
 	}
 	final := report.Missing + report.Stale
 	other := len(report.Violations) - len(r.Bridge.Broken()) + len(r.Bridge.Misdeeds) + len(r.Bridge.Unrecorded)
+	other += r.Bridge.Withheld
 	if r.Bridge.Restless != "" {
 		other++
 	}

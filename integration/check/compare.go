@@ -147,10 +147,10 @@ func (x *index) find(report *Report, c Change) {
 	if c.Kind == "deleted" {
 		m = x.deleted[c.UID]
 	}
-	marking := x.mayMiss(c)
-	x.covered(report, c, m, marking)
+	said := x.mayMiss(c)
+	x.covered(report, c, m, said)
 	if m == nil {
-		x.missing(report, c, marking)
+		x.missing(report, c, said)
 		return
 	}
 	if c.Kind == "deleted" && (m.Reason != "watch" || m.RV != c.RV) {
@@ -163,16 +163,16 @@ func (x *index) find(report *Report, c Change) {
 }
 
 // missing reports or counts a change that is not in the stream.
-func (x *index) missing(report *Report, c Change, marking marking) {
+func (x *index) missing(report *Report, c Change, said marking) {
 	subject := c.Object.Subject(x.root)
 	switch {
 	// An object that came and went within a gap leaves no trace; one that is known has to be seen off.
-	case c.Kind == "deleted" && (x.known[c.UID] || !marking.stated):
+	case c.Kind == "deleted" && (x.known[c.UID] || !said.stated):
 		report.addVersion(LostDelete, 0, subject, c.UID, c.RV,
 			"the deletion of uid %s, version %s, is not in the stream", c.UID, c.RV)
-	case !marking.stated:
+	case !said.stated:
 		report.addVersion(Lost, 0, subject, c.UID, c.RV, "%s, uid %s, version %s, is not in the stream", c.Kind, c.UID, c.RV)
-	case marking.here:
+	case said.here:
 		report.MarkedHere++
 	default:
 		report.MarkedElsewhere++
@@ -181,17 +181,17 @@ func (x *index) missing(report *Report, c Change, marking marking) {
 
 // covered checks that when a watermark covered a change, the change was stored or a gap with it was stated. m is the
 // change's message, nil where there is none.
-func (x *index) covered(report *Report, c Change, m *Message, marking marking) {
+func (x *index) covered(report *Report, c Change, m *Message, said marking) {
 	mark, ok := x.firstMark(c.Object.GroupResource(), c.RV)
-	if !ok || m != nil && m.Sequence < mark.sequence || marking.stated && marking.sequence <= mark.sequence {
+	if !ok || m != nil && m.Sequence < mark.sequence || said.stated && said.sequence <= mark.sequence {
 		return
 	}
 	switch {
 	case m != nil:
 		report.addVersion(Ahead, m.Sequence, m.Subject, c.UID, c.RV,
 			"%s, version %s, is covered by the watermark %s, #%d", c.Kind, c.RV, mark.version, mark.sequence)
-	case marking.stated:
-		report.addVersion(Ahead, marking.sequence, c.Object.Subject(x.root), c.UID, c.RV,
+	case said.stated:
+		report.addVersion(Ahead, said.sequence, c.Object.Subject(x.root), c.UID, c.RV,
 			"that version %s may be missing is said after the watermark %s, #%d, which covers it",
 			c.RV, mark.version, mark.sequence)
 	}

@@ -66,7 +66,7 @@ func (c Case) Run(t testing.TB) (*Stream, *Report) {
 	)
 	for {
 		// The last attempt may outlast the timeout: it is what the report is made of.
-		stream, report, err = c.attempt(t.Context())
+		stream, report, err = c.Once(t.Context())
 		if err == nil && len(report.Only(Missing, Stale, Lost, LostDelete, Incomplete)) == 0 || ctx.Err() != nil {
 			break
 		}
@@ -81,8 +81,9 @@ func (c Case) Run(t testing.TB) (*Stream, *Report) {
 	return stream, report
 }
 
-// attempt checks once.
-func (c Case) attempt(ctx context.Context) (*Stream, *Report, error) {
+// Once checks the stream as it is now.
+func (c Case) Once(ctx context.Context) (*Stream, *Report, error) {
+	c = c.withDefaults()
 	stream, err := Read(ctx, c.JS, c.Stream, c.Prefix, c.Cluster)
 	if err != nil {
 		return nil, nil, err

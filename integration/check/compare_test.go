@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -130,6 +131,41 @@ func TestCompareRecording(t *testing.T) {
 		"whole life lost in a gap": {func(f *fixture) {
 			f.append(spec{object: configMap("b"), kind: "added", uid: "b1", rv: "3", change: gap("5", "20")})
 		}, whole, nil},
+		"whole life lost at a gap's end": {func(f *fixture) {
+			f.append(spec{object: configMap("b"), kind: "added", uid: "b1", rv: "3", change: gap("5", "14")})
+		}, whole, nil},
+		"whole life lost in a watermark's gap": {func(f *fixture) {
+			f.watermark("20", "1", func(body map[string]any) { body["gap"] = "5-20" })
+		}, whole, nil},
+		"version stored after a watermark that covers it": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.watermark("12", "1", nil)
+			f.append(spec{object: a, kind: "modified", uid: "a1", rv: "12", reason: "relist"})
+			f.deleted("a", "a1", 14)
+		}, whole, []Kind{Ahead}},
+		"deletion inferred after a watermark that covers it": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.modified("a", "a1", 12)
+			f.watermark("20", "1", nil)
+			f.append(spec{object: a, kind: "deleted", uid: "a1", rv: "12", reason: "missing"})
+		}, whole, []Kind{Ahead}},
+		"gap stated after a watermark that covers it": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.watermark("12", "1", nil)
+			f.append(spec{object: a, kind: "deleted", uid: "a1", rv: "14", change: gap("10", "14")})
+		}, whole, []Kind{Ahead}},
+		"gap stated before a watermark that covers it": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.append(spec{object: a, kind: "deleted", uid: "a1", rv: "14", change: gap("10", "14")})
+			f.watermark("14", "1", nil)
+		}, whole, nil},
+		"watermark below": {func(f *fixture) {
+			f.added("a", "a1", 10)
+			f.watermark("11", "1", nil)
+			f.modified("a", "a1", 12)
+			f.watermark("13", "1", nil)
+			f.deleted("a", "a1", 14)
+		}, whole, nil},
 		"deletion inferred": {func(f *fixture) {
 			f.added("a", "a1", 10)
 			f.modified("a", "a1", 12)
@@ -168,6 +204,42 @@ func TestCompareRecording(t *testing.T) {
 			}
 			requireKinds(t, f.stream.CompareRecording(recording), c.want)
 		})
+	}
+}
+
+// TestCompareRecordingCounts tells what is marked by a message about the object from what is marked by others.
+func TestCompareRecordingCounts(t *testing.T) {
+	f := newFixture(t)
+	f.added("a", "a1", 10)
+	f.append(spec{object: configMap("a"), kind: "modified", uid: "a1", rv: "14", change: header("ce-gap", "10-14")})
+	recording := &Recording{
+		selection: testSelection,
+		changes: []Change{
+			{Object: configMap("a"), Kind: "modified", UID: "a1", RV: "11"},
+			{Object: configMap("b"), Kind: "added", UID: "b1", RV: "12"},
+			{Object: configMap("b"), Kind: "deleted", UID: "b1", RV: "13"},
+		},
+		begin: map[string]string{"configmaps": "15"}, end: map[string]string{"configmaps": "15"},
+	}
+	report := f.stream.CompareRecording(recording)
+	if len(report.Violations) > 0 || report.Gaps != 1 || report.MarkedHere != 1 || report.MarkedElsewhere != 2 {
+		t.Errorf("%d gaps, %d marked here, %d elsewhere: %s", report.Gaps, report.MarkedHere, report.MarkedElsewhere, report)
+	}
+}
+
+// TestExplain shows the messages around what is missing.
+func TestExplain(t *testing.T) {
+	f := newFixture(t)
+	f.added("a", "a1", 10)
+	f.modified("a", "a1", 11)
+	f.modified("a", "a1", 12)
+	f.modified("b", "b1", 13)
+	f.modified("a", "a1", 15)
+	text := f.stream.Explain(Violation{Kind: Lost, Subject: configMap("a").Subject(testRoot), UID: "a1", RV: "14"})
+	for want, there := range map[string]bool{"rv=10": false, "rv=11": true, "rv=12": true, "rv=13": false, "rv=15": true} {
+		if strings.Contains(text, want) != there {
+			t.Errorf("%s: %t is wrong in\n%s", want, !there, text)
+		}
 	}
 }
 

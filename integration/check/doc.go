@@ -9,5 +9,6 @@
 //   - against the cluster at rest ([Stream.CompareState]): the last message of every object's subject equals the object,
 //     and there is none for an object that is not there;
 //   - against a recording of the cluster's changes ([Stream.CompareRecording]): every version is in the stream, with the
-//     same content, unless a message says that it may be missing.
+//     same content, unless a message says that it may be missing; and each was there, or said to be missing, when the
+//     first watermark covered it. [Record] watches the API server, [RecordStore] the store beneath it.
 package check

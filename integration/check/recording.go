@@ -39,17 +39,22 @@ type Recording struct {
 	state   map[Object]string // uid and version of what lives
 	begin   map[string]string // by resource: the version at which it began
 	end     map[string]string // by resource: the last version that it saw
+	latest  string            // the last version of anything, where the recording is the store's
 	broken  error
+}
+
+func newRecording(client dynamic.Interface, selection Selection, cancel context.CancelFunc) *Recording {
+	return &Recording{
+		client: client, selection: selection, cancel: cancel,
+		state: map[Object]string{}, begin: map[string]string{}, end: map[string]string{},
+	}
 }
 
 // Record begins to record the changes of the selected objects. The test's end ends it.
 func Record(t testing.TB, client dynamic.Interface, selection Selection) *Recording {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Recording{
-		client: client, selection: selection, cancel: cancel,
-		state: map[Object]string{}, begin: map[string]string{}, end: map[string]string{},
-	}
+	r := newRecording(client, selection, cancel)
 	for _, resource := range selection.Resources {
 		version, err := r.list(ctx, resource)
 		if err != nil {
@@ -73,6 +78,26 @@ func (r *Recording) Changes() []Change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Change(nil), r.changes...)
+}
+
+// Latest returns the last version of anything that a recording of the store has seen.
+func (r *Recording) Latest() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.latest
+}
+
+func (r *Recording) reached(version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latest = version
+}
+
+// breakOff notes why nothing more is recorded.
+func (r *Recording) breakOff(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = errors.Join(r.broken, err)
 }
 
 func (r *Recording) list(ctx context.Context, resource schema.GroupVersionResource) (version string, err error) {
@@ -112,9 +137,7 @@ func (r *Recording) watch(ctx context.Context, resource schema.GroupVersionResou
 			case <-ctx.Done():
 			}
 		default:
-			r.mu.Lock()
-			r.broken = errors.Join(r.broken, fmt.Errorf("record %s from version %s: %w", resource.GroupResource(), version, err))
-			r.mu.Unlock()
+			r.breakOff(fmt.Errorf("record %s from version %s: %w", resource.GroupResource(), version, err))
 			return
 		}
 	}
@@ -199,105 +222,4 @@ func (r *Recording) CaughtUp(ctx context.Context) error {
 			len(r.state), len(want))
 	}
 	return nil
-}
-
-// CompareRecording checks that every recorded version is in the stream with the content that the API server sent, unless
-// a message says that it may be missing, and that the stream has no version that was not recorded.
-func (s *Stream) CompareRecording(r *Recording) *Report {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	report := &Report{Recorded: len(r.changes)}
-	if r.broken != nil {
-		report.add(Incomplete, 0, s.Root, "the recording broke: %v", r.broken)
-	}
-	index := s.index()
-	recorded := map[string]bool{}
-	for _, c := range r.changes {
-		recorded[c.UID+"/"+c.RV] = true
-		index.find(report, c)
-	}
-	for _, m := range s.Messages {
-		if !m.aboutObject() || !m.version() || !isDecimal(m.RV) || !r.selection.selects(m.Object) {
-			continue
-		}
-		resource := m.Object.GroupResource()
-		if compare(m.RV, r.begin[resource]) > 0 && compare(m.RV, r.end[resource]) <= 0 && !recorded[m.UID+"/"+m.RV] {
-			report.add(Invented, m.Sequence, m.Subject, "version %s of uid %s was never there", m.RV, m.UID)
-		}
-	}
-	return report
-}
-
-// index finds a stream's messages by what they carry.
-type index struct {
-	root     string
-	versions map[string]*Message // by uid and version
-	deleted  map[string]*Message // by uid
-	known    map[string]bool     // uids
-	gaps     map[string][][2]string
-}
-
-func (s *Stream) index() *index {
-	x := &index{
-		root: s.Root, versions: map[string]*Message{}, deleted: map[string]*Message{}, known: map[string]bool{},
-		gaps: map[string][][2]string{},
-	}
-	for _, m := range s.Messages {
-		if !m.aboutObject() {
-			continue
-		}
-		x.known[m.UID] = true
-		if m.version() {
-			x.versions[m.UID+"/"+m.RV] = m
-		}
-		if m.Kind == "deleted" {
-			x.deleted[m.UID] = m
-		}
-		if from, to, err := parseGap(m.Gap); err == nil {
-			resource := m.Object.GroupResource()
-			x.gaps[resource] = append(x.gaps[resource], [2]string{from, to})
-		}
-	}
-	return x
-}
-
-// mayMiss reports whether a message says that a version of a resource may be missing.
-func (x *index) mayMiss(resource, version string) bool {
-	for _, gap := range x.gaps[resource] {
-		if compare(gap[0], version) < 0 && compare(version, gap[1]) < 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// find reports a recorded change that is not in the stream as it was.
-func (x *index) find(report *Report, c Change) {
-	subject := c.Object.Subject(x.root)
-	resource := c.Object.GroupResource()
-	var m *Message
-	if c.Kind == "deleted" {
-		m = x.deleted[c.UID]
-		if m == nil {
-			// An object that came and went within a gap leaves no trace; one that is known has to be seen off.
-			if x.known[c.UID] || !x.mayMiss(resource, c.RV) {
-				report.add(LostDelete, 0, subject, "the deletion of uid %s, version %s, is not in the stream", c.UID, c.RV)
-			}
-			return
-		}
-		if m.Reason != "watch" || m.RV != c.RV {
-			return // the deletion was inferred; its body is the last known state
-		}
-	} else {
-		m = x.versions[c.UID+"/"+c.RV]
-		if m == nil {
-			if !x.mayMiss(resource, c.RV) {
-				report.add(Lost, 0, subject, "%s, uid %s, version %s, is not in the stream", c.Kind, c.UID, c.RV)
-			}
-			return
-		}
-	}
-	if b, err := parseBody(m.data); err == nil && !m.reduced() && b.digest() != c.digest {
-		report.add(Differs, m.Sequence, subject, "the body is not what the API server sent for version %s", c.RV)
-	}
 }

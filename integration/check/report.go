@@ -49,6 +49,8 @@ type Violation struct {
 	Sequence uint64 // of the message, zero where there is none
 	Subject  string
 	Detail   string
+	// UID and RV are what it is about, empty where it is not about a version.
+	UID, RV string
 }
 
 // String returns the violation on one line.
@@ -68,6 +70,10 @@ type Report struct {
 	Writers    int
 	Live       int // objects compared with the cluster
 	Recorded   int // recorded changes that were looked for
+	Gaps       int // messages that say that versions may be missing
+	// MarkedHere and MarkedElsewhere count the recorded changes that are not in the stream, but inside a gap that a
+	// message about the same object states, or only one about another object or the resource.
+	MarkedHere, MarkedElsewhere int
 
 	// Inversions to Incomplete count the violations of each kind.
 	Inversions, Duplicates, Lost, LostDeletes, Missing, Stale, Differs, Invented, Lifecycle, Ahead, Unconditional,
@@ -77,10 +83,19 @@ type Report struct {
 }
 
 func (r *Report) add(kind Kind, sequence uint64, subject, format string, args ...any) {
-	r.Violations = append(r.Violations, Violation{
-		Kind: kind, Sequence: sequence, Subject: subject, Detail: fmt.Sprintf(format, args...),
+	r.append(Violation{Kind: kind, Sequence: sequence, Subject: subject, Detail: fmt.Sprintf(format, args...)})
+}
+
+// addVersion is add for a violation that is about one version of an object.
+func (r *Report) addVersion(kind Kind, sequence uint64, subject, uid, rv, format string, args ...any) {
+	r.append(Violation{
+		Kind: kind, Sequence: sequence, Subject: subject, UID: uid, RV: rv, Detail: fmt.Sprintf(format, args...),
 	})
-	*r.counter(kind)++
+}
+
+func (r *Report) append(v Violation) {
+	r.Violations = append(r.Violations, v)
+	*r.counter(v.Kind)++
 }
 
 func (r *Report) counter(kind Kind) *int {
@@ -125,8 +140,11 @@ func (r *Report) merge(other *Report) {
 	r.Writers = max(r.Writers, other.Writers)
 	r.Live = max(r.Live, other.Live)
 	r.Recorded = max(r.Recorded, other.Recorded)
+	r.Gaps = max(r.Gaps, other.Gaps)
+	r.MarkedHere = max(r.MarkedHere, other.MarkedHere)
+	r.MarkedElsewhere = max(r.MarkedElsewhere, other.MarkedElsewhere)
 	for _, v := range other.Violations {
-		r.add(v.Kind, v.Sequence, v.Subject, "%s", v.Detail)
+		r.append(v)
 	}
 }
 

@@ -86,12 +86,14 @@ func (s *Stream) CompareState(state *State) *Report {
 		subject := object.Subject(s.Root)
 		switch {
 		case m == nil:
-			report.add(Missing, 0, subject, "uid %s, version %s has no message", live.uid, live.version)
+			report.addVersion(Missing, 0, subject, live.uid, live.version, "uid %s, version %s has no message", live.uid, live.version)
 		case m.gone():
-			report.add(Missing, m.Sequence, subject, "uid %s, version %s lives, the last message is %s of uid %s, version %s",
+			report.addVersion(Missing, m.Sequence, subject, live.uid, live.version,
+				"uid %s, version %s lives, the last message is %s of uid %s, version %s",
 				live.uid, live.version, m.Kind, m.UID, m.RV)
 		case m.UID != live.uid || m.RV != live.version:
-			report.add(Stale, m.Sequence, subject, "the last message is %s of uid %s, version %s; the cluster has uid %s, version %s",
+			report.addVersion(Stale, m.Sequence, subject, live.uid, live.version,
+				"the last message is %s of uid %s, version %s; the cluster has uid %s, version %s",
 				m.Kind, m.UID, m.RV, live.uid, live.version)
 		case !m.reduced():
 			b, err := parseBody(m.data)
@@ -99,13 +101,14 @@ func (s *Stream) CompareState(state *State) *Report {
 				continue // Verify says so
 			}
 			if got := b.canonical(); !bytes.Equal(got, live.canonical) {
-				report.add(Differs, m.Sequence, subject, "%s", difference(got, live.canonical))
+				report.addVersion(Differs, m.Sequence, subject, m.UID, m.RV, "%s", difference(got, live.canonical))
 			}
 		}
 	}
 	for object, m := range last {
 		if _, lives := state.objects[object]; !lives && !m.gone() && state.selection.selects(object) {
-			report.add(Stale, m.Sequence, m.Subject, "the last message is %s of uid %s, version %s; the cluster has no such object",
+			report.addVersion(Stale, m.Sequence, m.Subject, m.UID, m.RV,
+				"the last message is %s of uid %s, version %s; the cluster has no such object",
 				m.Kind, m.UID, m.RV)
 		}
 	}

@@ -60,7 +60,7 @@ type watermark struct {
 }
 
 func (v *verifier) add(kind Kind, m *Message, format string, args ...any) {
-	v.report.add(kind, m.Sequence, m.Subject, format, args...)
+	v.report.addVersion(kind, m.Sequence, m.Subject, m.UID, m.RV, format, args...)
 }
 
 // conditional checks that the message was appended on condition that the one before it was its subject's last.
@@ -218,6 +218,13 @@ func (v *verifier) watermark(m *Message) {
 		} {
 			if got, _ := w[name].(string); got != want {
 				problems = append(problems, fmt.Sprintf("the body's %s is %q and not %q", name, got, want))
+			}
+		}
+		if gap, stated := w["gap"]; stated && gap != "" {
+			if text, _ := gap.(string); gap != nil {
+				if _, _, err := parseGap(text); err != nil {
+					problems = append(problems, fmt.Sprintf("the body's gap is %v: %v", gap, err))
+				}
 			}
 		}
 		version, _ := w["rv"].(string)

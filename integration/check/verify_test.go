@@ -338,6 +338,9 @@ func TestVerifyFindsFaultsOfForm(t *testing.T) {
 		"watermark without version": func(f *fixture) {
 			f.watermark("10", "1", func(body map[string]any) { delete(body, "rv") })
 		},
+		"watermark with another gap": func(f *fixture) {
+			f.watermark("10", "1", func(body map[string]any) { body["gap"] = []string{"1-2"} })
+		},
 		"watermark of another format": func(f *fixture) {
 			f.watermark("10", "1", func(body map[string]any) { body["format"] = 2 })
 		},

@@ -167,8 +167,9 @@ type NATSCluster struct {
 	admin *nats.Conn
 }
 
-// StartNATSCluster starts a cluster of the given size and waits until it can place streams.
-func StartNATSCluster(t testing.TB, size int) *NATSCluster {
+// StartNATSCluster starts a cluster of the given size and waits until it can place streams. Changes are applied to the
+// options of every node.
+func StartNATSCluster(t testing.TB, size int, changes ...func(*server.Options)) *NATSCluster {
 	t.Helper()
 	ports := make([]int, size)
 	routes := make([]string, size)
@@ -186,6 +187,9 @@ func StartNATSCluster(t testing.TB, size int) *NATSCluster {
 			o.ServerName = fmt.Sprintf("node-%d", i)
 			o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}
 			o.Routes = server.RoutesFromStr(strings.Join(routes, ","))
+			for _, change := range changes {
+				change(o)
+			}
 		})
 		if err != nil {
 			t.Fatalf("start node %d of a NATS cluster: %v", i, err)
@@ -193,15 +197,22 @@ func StartNATSCluster(t testing.TB, size int) *NATSCluster {
 		node.stopAfter(t)
 		c.Nodes = append(c.Nodes, node)
 	}
-	Eventually(t, Patience, c.ready)
+	Eventually(t, Patience, c.Ready)
 	c.admin = connect(t, c.URLs())
 	return c
 }
 
-// ready returns an error until there is a leader that places streams, all nodes follow it, and it knows them all.
-func (c *NATSCluster) ready() error {
+// HideNodes keeps a cluster's nodes from telling clients of one another, so that a client stays with the addresses that
+// it was given: those of proxies.
+func HideNodes(o *server.Options) { o.Cluster.NoAdvertise = true }
+
+// Ready returns an error until there is a leader that places streams, all nodes follow it, and it knows them all.
+func (c *NATSCluster) Ready() error {
 	known := 0
 	for _, node := range c.Nodes {
+		if node.server == nil {
+			return fmt.Errorf("the node at %s is stopped", node.URL())
+		}
 		if !node.server.JetStreamIsCurrent() {
 			return fmt.Errorf("the node at %s does not follow", node.URL())
 		}

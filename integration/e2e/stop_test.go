@@ -129,5 +129,5 @@ func TestGraceEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start() // what was cut is sent after the restart
-	r.requireStory(r.require(), r.object(configMaps, "a"), "added relist")
+	r.requireStory(r.require(), r.object(configMaps, "a"), "added watch")
 }

@@ -7,11 +7,12 @@ SHELL       := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-IMAGE   ?= deltabridge:dev
-LDFLAGS  = -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+GO        ?= go
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT    ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+IMAGE     ?= deltabridge:dev
+CHAOS_FOR ?= 10m
+LDFLAGS    = -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 # The test stages in the order in which they run: the quick ones fail first.
 STAGES := lint test-unit controlplane test-integration
@@ -75,6 +76,10 @@ demo: controlplane build ## Watch a live cluster's changes arrive in NATS
 	@echo "building bin/demo"
 	@cd integration && $(GO) build -o ../bin/demo ./cmd/demo
 	@exec bin/demo -bridge bin/bridge
+
+.PHONY: chaos
+chaos: controlplane ## Faults at random: CHAOS_FOR=10m, CHAOS_SEED, CHAOS_MIX, CHAOS_STEPS; a table in bin/chaos
+	@cd integration && CHAOS_FOR='$(CHAOS_FOR)' $(GO) test -count=1 -timeout 0 -v -run TestChaos ./chaos
 
 .PHONY: bench
 bench: controlplane build ## Measure decoder, publisher and bridge against the plain ways

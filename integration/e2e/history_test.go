@@ -162,6 +162,9 @@ func TestAnotherClusterBehindTheName(t *testing.T) {
 	s, report := other.check.Run(t)
 	if wrong := report.Only(check.Missing, check.Stale, check.Differs, check.Duplicate, check.Unconditional); len(wrong) > 0 {
 		t.Errorf("after the take-over: %v", wrong)
+		for _, m := range s.Objects("") {
+			t.Logf("#%d %s %s %s uid %s rv %s gap %s epoch %s", m.Sequence, m.Object, m.Kind, m.Reason, m.UID, m.RV, m.Gap, m.Epoch)
+		}
 	}
 	if m := s.History(r.object(configMaps, "a")); m[len(m)-1].Kind != "deleted" {
 		t.Errorf("the former cluster's object ends with %s", m[len(m)-1].Kind)

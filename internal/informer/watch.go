@@ -129,7 +129,7 @@ func (s *stream) guard() {
 	s.lw.lastHeard.CompareAndSwap(0, s.opened.UnixNano())
 	if s.lw.silence() > deadline {
 		// Watches that each end before they are silent for too long show no more than one that does not.
-		s.checkBehind()
+		_ = s.checkBehind() // whatever the answer, the watch goes on or was ended
 	}
 	for wait := deadline; ; {
 		timer := time.NewTimer(wait)

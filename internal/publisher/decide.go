@@ -89,7 +89,7 @@ func compare(stored change.Stored, known bool, c *change.Change, rewound uint64)
 			Gap:    change.Gap{From: stored.RV, To: c.RV},
 		}}
 	case c.Op.Gone() && live:
-		if stored.Epoch < rewound && c.RV == stored.RV && c.Gap.To != "" {
+		if stored.Epoch < rewound && c.RV == stored.RV && c.Reason != change.ReasonReplaced && c.Gap.To != "" {
 			// It was gone by then. What takes its name has a version of the present history, and must find a lower one.
 			gone := *c
 			gone.RV = c.Gap.To

@@ -57,6 +57,14 @@ func TestDecideAfterARewindSaysSo(t *testing.T) {
 	if v := decide(before, true, b, 7); v.action != actPrecede || v.change.RV != "19" {
 		t.Errorf("replaced at %s, want 19", v.change.RV)
 	}
+	later := &change.Change{Op: change.OpAdded, UID: "b", RV: "950", Reason: change.ReasonRelist}
+	v := decide(before, true, later, 7)
+	if v.action != actPrecede || v.change.RV != "900" {
+		t.Errorf("replaced at %s, want 900", v.change.RV)
+	}
+	if own := decide(before, true, v.change, 7); own.action != actPublish || own.change.RV != "900" {
+		t.Errorf("the predecessor's deletion is published at %s, want 900, below its successor's", own.change.RV)
+	}
 	d := &change.Change{Op: change.OpDeleted, UID: "a", RV: "900", Reason: change.ReasonMissing, Gap: change.Gap{From: "900", To: "33"}}
 	if v := decide(before, true, d, 7); v.action != actPublish || v.change.RV != "33" || v.change.Gap.From != "0" {
 		t.Errorf("missing at %s, gap %s, want 33, 0-33", v.change.RV, v.change.Gap)

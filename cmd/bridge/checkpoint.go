@@ -76,6 +76,11 @@ func (s *streamCheckpoint) Resources() []schema.GroupResource {
 	return out
 }
 
+// Subjects implements bridge.Checkpoint.
+func (s *streamCheckpoint) Subjects(gr schema.GroupResource) int {
+	return s.ledger.Count(s.scheme.ResourceSubject(gr))
+}
+
 // Objects implements bridge.Checkpoint. An object whose name is too long for a subject is not among them, for its name
 // cannot be told from it.
 func (s *streamCheckpoint) Objects(gr schema.GroupResource) []informer.Known {

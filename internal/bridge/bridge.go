@@ -153,6 +153,7 @@ func (b *Bridge) Run(ctx context.Context) int64 {
 // says when to come back. The lease ends when nothing more may be sent; the context has then ended, too.
 func (b *Bridge) sessions(ctx, lease context.Context) int64 {
 	rewound := false
+	rewinds := newBackoff()
 	for {
 		left, err := b.session(ctx, lease, rewound)
 		rewound = errors.Is(err, errRewound)
@@ -167,6 +168,7 @@ func (b *Bridge) sessions(ctx, lease context.Context) int64 {
 			<-ctx.Done()
 			return left
 		case rewound: // said where it was found
+			pause(ctx, rewinds.Step()) // longer each time, should it be found again and again
 		case errors.Is(err, errStreamReplaced):
 			b.log.Warn("stream was replaced, starting over from what it holds now")
 		case err != nil:
@@ -189,6 +191,10 @@ func (b *Bridge) session(ctx, lease context.Context, rewound bool) (int64, error
 	positions := &positions{
 		checkpoint: resumed.Checkpoint, scope: b.options.Scope, clusterUID: resumed.ClusterUID,
 		take: b.take(p), repeat: repeat(p), stop: stopIntake, log: b.log,
+		stuck: func() bool {
+			_, trouble := p.Trouble()
+			return !trouble && len(p.Parked()) > 0
+		},
 		wake: make(chan struct{}, 1), resources: map[schema.GroupResource]*position{},
 	}
 	source, err := b.newSource(ctx, positions)

@@ -28,6 +28,8 @@ type Checkpoint interface {
 	Objects(gr schema.GroupResource) []informer.Known
 	// Stored returns what the last message on an object's subject says; false if there is none.
 	Stored(ref change.ObjectRef) (change.Stored, bool)
+	// Subjects returns how many objects of the resource the stream knows, deleted ones included.
+	Subjects(gr schema.GroupResource) int
 	// Watermark returns the resource's last watermark; version and scope are empty if there is none that can be read. void
 	// says in a word why its version says nothing of the cluster as it is, empty if it does.
 	Watermark(gr schema.GroupResource) (w message.Watermark, void string)
@@ -45,13 +47,14 @@ type positions struct {
 	take       func(*change.Change)      // hands a change to the publisher
 	repeat     func(*change.Change) bool // hands a repetition to the publisher, unless changes wait there
 	stop       context.CancelCauseFunc
-	log        *slog.Logger
+	// stuck reports whether all that is under way may be objects that cannot be published for reasons of their own.
+	stuck func() bool
+	log   *slog.Logger
 
 	wake chan struct{} // a position is to be written at once
 
 	mu        sync.Mutex
 	resources map[schema.GroupResource]*position
-	failing   bool // the last watermark could not be written, and that was logged
 }
 
 // position is how far a resource is published.
@@ -62,6 +65,8 @@ type position struct {
 	urgent atomic.Bool
 	// refused says that it was logged that the watermark's subject is not ours to write on. Only the writer uses it.
 	refused bool
+	// failing says that the last watermark could not be written, and that this was logged. Only the writer uses it.
+	failing bool
 
 	mu      sync.Mutex
 	gap     change.Gap // the last one that a list left
@@ -80,13 +85,22 @@ var _ informer.Feeds = (*positions)(nil)
 // reopenPause is how often it is looked whether what a resource's former informers took is done.
 const reopenPause = 100 * time.Millisecond
 
+// parkedPatience is how long a resource that starts again waits for what is under way while objects are set aside because
+// they cannot be published; those may never be done.
+const parkedPatience = time.Minute
+
 // Open implements informer.Feeds.
 func (p *positions) Open(ctx context.Context, gr schema.GroupResource, n int) (informer.Origin, []informer.Feed, error) {
 	p.mu.Lock()
 	former := p.resources[gr]
 	p.mu.Unlock()
 	// What is under way is not in the ledger yet. A list that is compared with it would miss that it needs undoing.
+	begin := time.Now()
 	for former != nil && former.waiting() {
+		if time.Since(begin) > parkedPatience && p.stuck() {
+			p.log.Warn("resource starts although an object of it or another cannot be published", "resource", gr.String())
+			break
+		}
 		if !pause(ctx, reopenPause) {
 			return informer.Origin{}, nil, ctx.Err()
 		}
@@ -136,6 +150,10 @@ func (p *positions) origin(gr schema.GroupResource, former *position) informer.O
 		if scope, err := checkpoint.ParseScope(w.Scope); err == nil {
 			origin.Entered = func(namespace string) bool { return !scope.Selects(namespace) }
 		}
+	case w.Subjects > p.checkpoint.Subjects(gr):
+		origin.Reason = "forgotten"
+		p.log.Warn("the stream has forgotten objects, what it has lost is published again",
+			"resource", gr.String(), "atLeast", w.Subjects-p.checkpoint.Subjects(gr))
 	case !compares(w.RV):
 		origin.Reason = "not-comparable"
 	default:
@@ -253,8 +271,8 @@ func (p *positions) run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// write writes the positions that have moved, or only the urgent ones of them. The first failure ends it, for the others
-// would most likely fail alike, and all are tried again.
+// write writes the positions that have moved, or only the urgent ones of them. Where the broker does not answer, the others
+// would fail alike, and all are tried again.
 func (p *positions) write(ctx context.Context, urgent bool) {
 	p.mu.Lock()
 	all := make([]*position, 0, len(p.resources))
@@ -278,8 +296,8 @@ func (p *positions) write(ctx context.Context, urgent bool) {
 		case errors.Is(err, publisher.ErrFenced):
 			p.stop(errFenced)
 		}
-		p.note(ctx, of, err)
-		if err != nil {
+		of.note(ctx, p.log, err)
+		if err != nil && (ctx.Err() != nil || errors.Is(err, publisher.ErrNotConnected) || errors.Is(err, context.DeadlineExceeded)) {
 			return
 		}
 	}
@@ -291,6 +309,7 @@ func (p *positions) writeOne(ctx context.Context, of *position) error {
 	of.mu.Lock()
 	w := message.Watermark{
 		ClusterUID: p.clusterUID, Group: of.gr.Group, Resource: of.gr.Resource, Scope: p.scope.String(), RV: version,
+		Subjects: p.checkpoint.Subjects(of.gr),
 	}
 	if order, err := resourceversion.CompareResourceVersion(version, of.gap.To); err == nil && order >= 0 {
 		w.Gap = of.gap.String()
@@ -310,16 +329,14 @@ func (p *positions) writeOne(ctx context.Context, of *position) error {
 	return nil
 }
 
-// note logs that watermarks cannot be written, and that they can be again, once each.
-func (p *positions) note(ctx context.Context, of *position, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// note logs that the resource's watermark cannot be written, and that it can be again, once each.
+func (p *position) note(ctx context.Context, log *slog.Logger, err error) {
 	switch {
 	case err != nil && !p.failing && ctx.Err() == nil:
-		p.log.Warn("watermark cannot be written, trying again", "resource", of.gr.String(), "error", err)
+		log.Warn("watermark cannot be written, trying again", "resource", p.gr.String(), "error", err)
 		p.failing = true
 	case err == nil && p.failing:
-		p.log.Info("watermarks are written again")
+		log.Info("watermark is written again", "resource", p.gr.String())
 		p.failing = false
 	}
 }

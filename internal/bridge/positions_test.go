@@ -37,6 +37,12 @@ func (c *fakeCheckpoint) Stored(ref change.ObjectRef) (change.Stored, bool) {
 	return stored, known
 }
 
+func (c *fakeCheckpoint) Subjects(schema.GroupResource) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.objects)
+}
+
 func (c *fakeCheckpoint) Resources() []schema.GroupResource { return nil }
 
 func (c *fakeCheckpoint) Objects(schema.GroupResource) []informer.Known {
@@ -188,6 +194,8 @@ func TestOrigin(t *testing.T) {
 		"not readable":               {known, message.Watermark{}, "unreadable", "", "0", "unreadable"},
 		"not readable, no objects":   {nil, message.Watermark{}, "unreadable", "", "0", "unreadable"},
 		"rewind":                     {known, valid, "rewind", "", "70", "rewind"},
+		"forgotten":                  {known, message.Watermark{RV: "70", Subjects: 2}, "", "", "70", "forgotten"},
+		"more than before":           {known, message.Watermark{RV: "70", Subjects: 1}, "", "70", "", ""},
 		"another scope":              {known, message.Watermark{RV: "70", Scope: "namespace=x"}, "", "", "70", "scope"},
 		"versions do not compare":    {known, message.Watermark{RV: "abc"}, "", "", "abc", "not-comparable"},
 	} {
@@ -306,7 +314,7 @@ func TestWatermarkFailures(t *testing.T) {
 		cp.set(func() { cp.err = nil })
 		rest(10 * time.Second)
 		expectMarks(t, w, "pods 7 c1")
-		if !strings.Contains(w.log.String(), "watermarks are written again") {
+		if !strings.Contains(w.log.String(), "watermark is written again") {
 			t.Error("that they are written again is not logged")
 		}
 		// What is not ours on one subject is in nobody's way.

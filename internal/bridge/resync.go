@@ -264,6 +264,13 @@ func (r *resourceResync) page(ctx context.Context, page informer.Page) error {
 			if err := r.awaitChange(ctx, c); err != nil {
 				return err
 			}
+			gone, err := r.deletedSince(ctx, c)
+			if err != nil {
+				return err
+			}
+			if gone {
+				continue
+			}
 		} else {
 			c.Reason = change.ReasonResync // it cannot be told what is older
 		}
@@ -288,6 +295,18 @@ func (r *resourceResync) awaitChange(ctx context.Context, c *change.Change) erro
 		stored, known := r.positions.checkpoint.Stored(c.Ref)
 		return known && notOlder(stored.RV, c.RV)
 	})
+}
+
+// deletedSince reports whether an object that was listed is gone by now, as the stream says. A deletion that a list found
+// has the last version that was known of the object, which may be older than the one listed here.
+func (r *resourceResync) deletedSince(ctx context.Context, c *change.Change) (bool, error) {
+	stored, known := r.positions.checkpoint.Stored(c.Ref)
+	if !known || stored.Op != change.OpDeleted || stored.UID != c.UID {
+		return false, nil
+	}
+	listed := informer.Known{Namespace: c.Ref.Namespace, Name: c.Ref.Name, UID: c.UID, RV: c.RV}
+	deleted, err := r.source.Missing(ctx, r.gr, listed, c.RV)
+	return deleted != nil, err
 }
 
 // absent publishes the deletion of what the stream has, a list has not, and the API server says is gone.

@@ -73,6 +73,13 @@ func (l *Ledger) Len() int {
 	return l.count
 }
 
+// Count returns how many subjects of the resource with the given subject are known.
+func (l *Ledger) Count(resource string) int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.resources[resource])
+}
+
 // Resources returns the subjects of the resources of which any object is there, in no particular order.
 func (l *Ledger) Resources() []string {
 	l.mu.RLock()

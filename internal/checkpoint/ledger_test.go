@@ -52,6 +52,9 @@ func TestLedgerKnowsTheObjectsOfAResource(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	l.Put("kube.a.core.gone.x.one", change.Stored{Op: change.OpDeleted})
+	if n := l.Count("kube.a.core.pods"); n != 2 {
+		t.Errorf("%d pods, want 2", n)
+	}
 	resources := l.Resources()
 	slices.Sort(resources)
 	if want := []string{"kube.a.apps.pods", "kube.a.core.pods"}; !slices.Equal(resources, want) || l.Len() != 4 {

@@ -3,7 +3,7 @@ package checkpoint
 import "sync"
 
 // Ticket stands for one change that a Tracker waits for.
-type Ticket uint64
+type Ticket struct{ entry *entry }
 
 // Tracker knows up to which version everything is done, of changes that begin in order and are done in any order. It
 // compares no versions: their order is the order in which they are told. It is safe for concurrent use; the zero value
@@ -11,18 +11,19 @@ type Ticket uint64
 //
 // Changes of a watch come in the order of versions, so that each one moves the position to its own. Those that a list
 // causes do not: they begin without a version, and the Mark that follows the list moves the position, once all of them
-// are done. A change that is never done holds the position where it is, whatever comes after it.
+// are done. A change that is never done holds the position where it is, whatever comes after it; the memory that takes
+// grows with what is not done, not with what is.
 type Tracker struct {
-	mu       sync.Mutex
-	entries  []entry // what is not known to be done up to here, in order; the first one is not done
-	first    Ticket  // ticket of entries[0]
-	position string
+	mu          sync.Mutex
+	first, last *entry // what is not known to be done up to here, in order; the first one is not done
+	position    string
 }
 
-// entry is a change or a mark. An empty version moves nothing.
+// entry is a change, or a mark, or a run of those that are done. An empty version moves nothing. No two neighbours are done.
 type entry struct {
-	version string
-	done    bool
+	version       string
+	done          bool
+	before, after *entry
 }
 
 // Begin says that a change was taken which moves the position to the version once it and all before it are done; an
@@ -30,21 +31,22 @@ type entry struct {
 func (t *Tracker) Begin(version string) Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.entries = append(t.entries, entry{version: version})
-	return t.first + Ticket(len(t.entries)-1)
+	e := &entry{version: version}
+	t.push(e)
+	return Ticket{e}
 }
 
 // Mark says that every change up to the version has been taken.
 func (t *Tracker) Mark(version string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch n := len(t.entries); {
-	case n == 0:
+	switch {
+	case t.last == nil:
 		t.position = version
-	case t.entries[n-1].done: // nothing was taken since the last one
-		t.entries[n-1].version = version
+	case t.last.done:
+		t.last.version = version
 	default:
-		t.entries = append(t.entries, entry{version: version, done: true})
+		t.push(&entry{version: version, done: true})
 	}
 }
 
@@ -52,20 +54,29 @@ func (t *Tracker) Mark(version string) {
 func (t *Tracker) Done(ticket Ticket) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.entries[ticket-t.first].done = true
-	passed, moved := 0, false
-	for passed < len(t.entries) && t.entries[passed].done {
-		if version := t.entries[passed].version; version != "" {
-			t.position, moved = version, true
+	e := ticket.entry
+	e.done = true
+	if next := e.after; next != nil && next.done {
+		if next.version != "" {
+			e.version = next.version
 		}
-		passed++
+		t.remove(next)
 	}
-	t.entries = t.entries[passed:]
-	t.first += Ticket(passed)
-	if len(t.entries) == 0 {
-		t.entries = nil // or append would keep what was passed alive
+	if before := e.before; before != nil && before.done {
+		if e.version == "" {
+			e.version = before.version
+		}
+		t.remove(before)
 	}
-	return moved
+	if e != t.first {
+		return false
+	}
+	t.remove(e)
+	if e.version == "" {
+		return false
+	}
+	t.position = e.version
+	return true
 }
 
 // Position returns the version up to which everything is done, empty if none is known.
@@ -79,5 +90,27 @@ func (t *Tracker) Position() string {
 func (t *Tracker) Waiting() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.entries) > 0
+	return t.first != nil
+}
+
+func (t *Tracker) push(e *entry) {
+	if e.before = t.last; t.last == nil {
+		t.first = e
+	} else {
+		t.last.after = e
+	}
+	t.last = e
+}
+
+func (t *Tracker) remove(e *entry) {
+	if e.before == nil {
+		t.first = e.after
+	} else {
+		e.before.after = e.after
+	}
+	if e.after == nil {
+		t.last = e.before
+	} else {
+		e.after.before = e.before
+	}
 }

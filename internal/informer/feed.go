@@ -53,13 +53,16 @@ type Origin struct {
 	// Since is, without a Version, the last version that was ever known to be published, "0" for an unknown one, and
 	// empty where nothing was published yet, so that nothing can have been missed.
 	Since string
-	// Reason says why there is no Version, in a word: first, no-watermark, scope, rewind, unreadable, not-comparable.
+	// Reason says why there is no Version, in a word: first, no-watermark, scope, forgotten, other-cluster, rewind, unreadable, not-comparable.
 	Reason string
 	// OtherHistory says that Since is of a history that the cluster has left: the API server may be behind it.
 	OtherHistory bool
 	// Entered tells, if it is set, whether objects of a namespace were outside of what was selected before.
 	Entered func(namespace string) bool
 }
+
+// unknownVersion is Origin.Since where something was published and it is not known up to which version.
+const unknownVersion = "0"
 
 // resumes reports whether the watch can go on where a former one was.
 func (o *Origin) resumes() bool { return o.Version != "" }

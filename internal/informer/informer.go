@@ -89,7 +89,7 @@ func newInformer(options informerOptions, resource Resource, namespace string, k
 	in.lw = &ListWatch{
 		client: options.client, resource: resource, namespace: namespace, keep: keep,
 		metrics: options.metrics, log: log, report: in.report, generation: 1,
-		deadline: progressDeadline, rewound: func(string, string) {},
+		deadline: progressDeadline, rewound: func(string, string) bool { return false },
 	}
 	in.shared = cache.NewSharedIndexInformerWithOptions(in.lw, &Object{}, cache.SharedIndexInformerOptions{
 		ObjectDescription: resource.GVR.String(),

@@ -43,7 +43,9 @@ type ListWatch struct {
 	log       *slog.Logger
 	report    func(verb string, err error) // told the outcome of each list and each opening of a watch
 	deadline  time.Duration                // how long a watch may be silent before it is doubted
-	rewound   func(known, served string)   // told that the server is behind the version that it gave before
+	// rewound is told that the server is behind the version that it gave before, and returns whether that was a restore;
+	// otherwise the API's versions just do not rise.
+	rewound func(known, served string) bool
 
 	// stalled says that the last watch was ended because it was silent, and that nothing was heard since.
 	stalled atomic.Bool
@@ -57,6 +59,7 @@ type ListWatch struct {
 	listed          bool             // a list has succeeded, now or in a former life
 	listVersion     string           // version of the last list
 	otherHistory    bool             // the position is of a history that the cluster has left
+	floor           string           // a version that the server had, until the first list; empty if the position is one
 	generation      int64            // rises each time that the server has forgotten the watch's version
 	gap             change.Gap       // that the last list left, until a sentinel tells of it
 	relistReason    string           // why the last watch ended
@@ -341,11 +344,18 @@ var errRewound = errors.New("the API server is behind the version that it was at
 // known shows that the server was restored from a backup, and is not to be used.
 func (lw *ListWatch) listSucceeded(rv string) error {
 	lw.mu.Lock()
-	if known := lw.position; lw.listed && !lw.otherHistory && behind(rv, known) {
-		lw.mu.Unlock()
-		lw.rewound(known, rv)
-		return errRewound
+	known := lw.position
+	if lw.floor != "" {
+		known = lw.floor
 	}
+	if lw.listed && !lw.otherHistory && behind(rv, known) {
+		lw.mu.Unlock()
+		if lw.rewound(known, rv) {
+			return errRewound
+		}
+		lw.mu.Lock()
+	}
+	lw.floor = ""
 	if lw.listed {
 		lw.gap = change.Gap{From: lw.position, To: rv}
 	}
@@ -403,7 +413,21 @@ func (lw *ListWatch) prime(origin *Origin, stubs []*Object) {
 	case origin.Since != "":
 		lw.position, lw.listed, lw.relistReason = origin.Since, true, origin.Reason
 		lw.otherHistory = origin.OtherHistory
+		if origin.Since == unknownVersion {
+			lw.floor = newest(stubs)
+		}
 	}
+}
+
+// newest returns the highest version of some objects, empty for none that compares.
+func newest(objects []*Object) string {
+	highest := ""
+	for _, o := range objects {
+		if highest == "" || behind(highest, o.rv) {
+			highest = o.rv
+		}
+	}
+	return highest
 }
 
 // isPrimed reports whether the first list is still to be answered with what the stream holds.

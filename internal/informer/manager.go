@@ -114,7 +114,7 @@ func NewManager(options Options) (*Manager, error) {
 		log:       options.Log,
 		running:   map[schema.GroupResource]*follower{},
 		warnings:  map[string]bool{},
-		removals:  removals{absent: map[schema.GroupResource]time.Time{}, told: map[schema.GroupResource]chan struct{}{}},
+		removals:  removals{absent: map[schema.GroupResource]time.Time{}, told: map[schema.GroupResource]chan struct{}{}, doubted: map[schema.GroupResource]string{}},
 	}, nil
 }
 
@@ -288,9 +288,7 @@ func (m *Manager) follow(ctx context.Context, f *follower) {
 		if m.options.ProgressDeadline > 0 {
 			in.lw.deadline = m.options.ProgressDeadline
 		}
-		in.lw.rewound = func(known, served string) {
-			m.options.Feeds.Rewound(f.resource.GVR.GroupResource(), known, served)
-		}
+		in.lw.rewound = func(known, served string) bool { return m.rewound(ctx, f.resource, known, served) }
 		f.mu.Lock()
 		f.informers = append(f.informers, in)
 		f.mu.Unlock()

@@ -20,6 +20,6 @@ func NewListWatch(config *rest.Config, resource Resource, namespace string, metr
 	}
 	return &ListWatch{
 		client: client, resource: resource, namespace: namespace, metrics: metrics, log: log,
-		report: func(string, error) {}, deadline: progressDeadline, rewound: func(string, string) {},
+		report: func(string, error) {}, deadline: progressDeadline, rewound: func(string, string) bool { return false },
 	}, nil
 }

@@ -2,17 +2,17 @@ package informer
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 
 	"github.com/deltabridge/deltabridge/internal/change"
-	"github.com/deltabridge/deltabridge/internal/jsonscan"
 )
 
 // currentVersion asks the API server for a resource's present version, at the least cost: a list of one object, which
@@ -53,19 +53,47 @@ func (m *Manager) checkVersion(ctx context.Context, f *follower, namespace strin
 	if err != nil {
 		return false
 	}
-	if behind(served, origin.Version) {
-		m.options.Feeds.Rewound(f.resource.GVR.GroupResource(), origin.Version, served)
+	if !behind(served, origin.Version) {
+		return true
+	}
+	if m.rewound(ctx, f.resource, origin.Version, served) {
 		return false
 	}
+	origin.Since, origin.Version, origin.Reason, origin.OtherHistory = origin.Version, "", "not-comparable", true
 	return true
 }
 
+// rewound decides what it means that the API server is behind a version of a resource that it gave before. A cluster that was
+// restored from a backup is behind in all that its store holds, and that is made known. An API whose own versions do not
+// rise, as some aggregated ones', concerns nobody but itself.
+func (m *Manager) rewound(ctx context.Context, r Resource, known, served string) bool {
+	version, err := currentVersion(ctx, m.client, namespacesResource, "")
+	if err == nil && !behind(version, known) {
+		m.log.Warn("the versions of this API do not rise, it is compared instead of resumed", "resource", r.String(), "known", known, "served", served)
+		return false
+	}
+	m.options.Feeds.Rewound(r.GVR.GroupResource(), known, served)
+	return true
+}
+
+// namespacesResource is there in every cluster.
+var namespacesResource = Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace"}
+
 // leave tells of the objects that the stream has and that are not in the selection any more: they have left it, or are
-// gone, which a look at each one tells.
+// gone, which a list of their namespace tells.
 func (m *Manager) leave(ctx context.Context, f *follower, namespaces []string, origin Origin, feed Feed) {
+	aside := map[string]census{}
 	for _, k := range origin.Objects {
 		if m.selected(namespaces, k.Namespace) {
 			continue
+		}
+		there, counted := aside[k.Namespace]
+		if !counted {
+			var err error
+			if there, err = m.count(ctx, f, k.Namespace); err != nil {
+				return // the context has ended
+			}
+			aside[k.Namespace] = there
 		}
 		c := &change.Change{
 			Op:     change.OpLeft,
@@ -78,12 +106,8 @@ func (m *Manager) leave(ctx context.Context, f *follower, namespaces []string, o
 			RV:   k.RV,
 			Seen: time.Now(),
 		}
-		lives, version, err := m.lives(ctx, f, k)
-		switch {
-		case err != nil:
-			return // the context has ended
-		case !lives:
-			c.Op, c.Reason, c.Gap = change.OpDeleted, change.ReasonMissing, change.Gap{From: k.RV, To: version}
+		if there.known && there.uids[k.Name] != k.UID {
+			c.Op, c.Reason, c.Gap = change.OpDeleted, change.ReasonMissing, change.Gap{From: k.RV, To: there.version}
 		}
 		feed.Take(c, false)
 	}
@@ -98,33 +122,41 @@ func (m *Manager) selected(requested []string, namespace string) bool {
 	return slices.Contains(requested, namespace)
 }
 
-// lives looks whether an object is still there. One that may not be looked at is taken to live: what is not selected any
-// more has at least left. version is one at which the object was gone, if it was.
-func (m *Manager) lives(ctx context.Context, f *follower, k Known) (lives bool, version string, err error) {
-	request := m.client.Get().AbsPath(append(f.resource.path(k.Namespace), k.Name)...)
-	err = f.retry(ctx, func() (string, error) {
-		body, failure := fetch(ctx, request)
-		switch {
-		case apierrors.IsNotFound(failure):
-			lives = false
-			version, failure = currentVersion(ctx, m.client, f.resource, k.Namespace)
-			if apierrors.IsForbidden(failure) || apierrors.IsNotFound(failure) {
-				version, failure = k.RV, nil
+// census is who is there in a namespace.
+type census struct {
+	known   bool // we may list it
+	version string
+	uids    map[string]types.UID // by name
+}
+
+// count lists the objects of a namespace. What may not be listed is taken to live: what is not selected any more has at
+// least left. The error means that the context has ended.
+func (m *Manager) count(ctx context.Context, f *follower, namespace string) (census, error) {
+	var out census
+	err := f.retry(ctx, func() (string, error) {
+		out = census{known: true, uids: map[string]types.UID{}}
+		for next := ""; ; {
+			options := &metav1.ListOptions{Limit: 500, Continue: next}
+			body, err := fetch(ctx, m.client.Get().AbsPath(f.resource.path(namespace)...).VersionedParams(options, metav1.ParameterCodec))
+			switch {
+			case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+				out = census{}
+				return "", nil
+			case err != nil:
+				return "list", err
 			}
-			return "list", failure
-		case apierrors.IsForbidden(failure):
-			lives = true
-			return "", nil
-		case failure != nil:
-			return "get", failure
+			list, err := scanList(body, f.resource.apiVersion(), f.resource.Kind, "", nil)
+			if err != nil {
+				return "list", err
+			}
+			for _, item := range list.Items {
+				o := item.(*Object)
+				out.uids[o.name] = o.uid
+			}
+			if next, out.version = list.Continue, list.ResourceVersion; next == "" {
+				return "", nil
+			}
 		}
-		var meta metadata
-		var walker jsonscan.Walker
-		if _, failure = scanObject(&walker, body, 0, &meta); failure != nil {
-			return "get", fmt.Errorf("read %s/%s: %w", k.Namespace, k.Name, failure)
-		}
-		lives, version = string(meta.uid) == string(k.UID), string(meta.rv)
-		return "", nil
 	})
-	return lives, version, err
+	return out, err
 }

@@ -1,6 +1,7 @@
 package informer
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"testing"
@@ -201,7 +202,10 @@ func TestRewindUnderARunningWatch(t *testing.T) {
 		api.put("default", "a", "0")
 		f := api.follow("", nil)
 		var rewound []string
-		f.in.lw.rewound = func(known, served string) { rewound = append(rewound, known+" "+served) }
+		f.in.lw.rewound = func(known, served string) bool {
+			rewound = append(rewound, known+" "+served)
+			return true
+		}
 		settle(2 * time.Minute) // it has sent bookmarks
 		api.configure(func() {
 			api.mute, api.version = true, 20
@@ -250,6 +254,62 @@ func TestSilentWatchIsOpenedAgain(t *testing.T) {
 	})
 }
 
+// What comes just when a watch is given up must be handed on, or be asked for again.
+func TestEventWhileAWatchIsDoubted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		api.put("default", "a", "0")
+		f := api.follow("", nil)
+		settle(2 * time.Minute)
+		f.next()
+		asked, answer := make(chan struct{}), make(chan struct{})
+		api.configure(func() {
+			api.mute = true
+			api.intercept = func(_ http.ResponseWriter, r *request) bool {
+				if r.verb == "list" {
+					close(asked)
+					<-answer
+				}
+				return false
+			}
+		})
+		<-asked
+		var want []string
+		for i := range 200 { // more than are buffered
+			want = append(want, fmt.Sprintf("modified configmaps/default/a %d watch", api.put("default", "a", strconv.Itoa(i))))
+		}
+		close(answer)
+		settle(time.Minute)
+		api.heal()
+		settle(time.Minute)
+		expect(t, "changes", f.next(), want...)
+	})
+}
+
+// Versions of an API that do not rise are no restore of the cluster.
+func TestVersionsThatDoNotRise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		api.put("default", "a", "0")
+		behindOnce := true
+		api.intercept = func(w http.ResponseWriter, r *request) bool {
+			if r.verb != "list" || r.resource != "configmaps" || !behindOnce {
+				return false
+			}
+			behindOnce = false
+			_, _ = w.Write([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`))
+			return true
+		}
+		f := api.followKnowing(api.knowing(50, ""))
+		settle(time.Minute)
+		expect(t, "rewinds", f.rewound)
+		expect(t, "states", f.states(), "configmaps v1 watching")
+		if n := len(api.seen("streaming-list")); n != 1 {
+			t.Errorf("%d streaming lists, want it compared", n)
+		}
+	})
+}
+
 // Servers that have no bookmarks are silent when nothing happens.
 func TestSilenceOfAServerWithoutBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -277,21 +337,6 @@ func TestObjectsThatLeftTheSelection(t *testing.T) {
 		api.remove("out", "gone")
 		api.remove("out", "recreated")
 		again := api.put("out", "recreated", "1")
-		api.intercept = func(w http.ResponseWriter, r *request) bool {
-			if r.verb != "get" {
-				return false
-			}
-			api.mu.Lock()
-			defer api.mu.Unlock()
-			for _, o := range api.objects {
-				if r.URL.Path == "/api/v1/namespaces/"+o.namespace+"/configmaps/"+o.name {
-					_, _ = w.Write([]byte(o.json(true)))
-					return true
-				}
-			}
-			refuse(w, http.StatusNotFound, "NotFound", "no such object")
-			return true
-		}
 		f := api.followKnowing(known, inNamespaces("in"))
 		settle(time.Second)
 		text := strconv.Itoa

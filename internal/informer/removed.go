@@ -2,6 +2,7 @@ package informer
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"time"
 
@@ -22,6 +23,8 @@ const removalPatience = 15 * time.Second
 type removals struct {
 	absent map[schema.GroupResource]time.Time     // since when
 	told   map[schema.GroupResource]chan struct{} // closed when their objects' deletions have been handed on
+	// doubted is why resources that are not served are not taken to be gone, as it was last logged.
+	doubted map[schema.GroupResource]string
 }
 
 // noteRemovals compares what the stream has with what the API server has. It reports whether a resource is absent and it is
@@ -44,6 +47,13 @@ func (m *Manager) noteRemovals(ctx context.Context, wanted map[schema.GroupResou
 			unsure = true
 			continue
 		}
+		if gone, why := m.definitionGone(ctx, gr); !gone {
+			if m.removals.doubted[gr] != why {
+				m.log.Warn("resource is not served any more, and it is not known that its objects are gone", "resource", gr.String(), "reason", why)
+				m.removals.doubted[gr] = why
+			}
+			continue
+		}
 		delete(m.removals.absent, gr)
 		done := make(chan struct{})
 		m.removals.told[gr] = done
@@ -54,6 +64,7 @@ func (m *Manager) noteRemovals(ctx context.Context, wanted map[schema.GroupResou
 	}
 	for gr := range wanted {
 		delete(m.removals.absent, gr)
+		delete(m.removals.doubted, gr)
 		if done, told := m.removals.told[gr]; told {
 			select {
 			case <-done:
@@ -75,8 +86,7 @@ func (m *Manager) removed(ctx context.Context, gr schema.GroupResource) {
 	}
 	m.log.Warn("resource was removed from the API server, and its objects with it", "resource", gr.String(), "objects", len(origin.Objects))
 	// The versions of all resources of one store are of one sequence, so that another one's tells how far it may be.
-	namespaces := Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace"}
-	version, err := currentVersion(ctx, m.client, namespaces, "")
+	version, err := currentVersion(ctx, m.client, namespacesResource, "")
 	for _, k := range origin.Objects {
 		c := &change.Change{
 			Op:     change.OpDeleted,
@@ -91,6 +101,30 @@ func (m *Manager) removed(ctx context.Context, gr schema.GroupResource) {
 		}
 		feeds[0].Take(c, false)
 	}
+}
+
+// builtIn matches the groups that the API server itself serves, or not, by its flags; no definition tells of them.
+var builtIn = regexp.MustCompile(`^[^.]*$|^(admissionregistration|apiextensions|apiregistration|authentication|authorization|certificates|coordination|discovery|events|flowcontrol\.apiserver|internal\.apiserver|networking|node|rbac\.authorization|resource|scheduling|storage|storagemigration)\.k8s\.io$`)
+
+// definitionGone reports whether a resource's definition is gone, and its objects with it; else why that is not known. A
+// resource that is just not served keeps its objects: a version that is switched off, an API server started with other
+// flags, an aggregated API that is away.
+func (m *Manager) definitionGone(ctx context.Context, gr schema.GroupResource) (gone bool, why string) {
+	if builtIn.MatchString(gr.Group) {
+		return false, "it is the API server's own"
+	}
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	defer cancel()
+	_, err := fetch(ctx, m.client.Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+gr.Resource+"."+gr.Group))
+	switch {
+	case err == nil:
+		return false, "its definition is still there"
+	case apierrors.IsNotFound(err):
+		return true, ""
+	case apierrors.IsForbidden(err):
+		return false, "the right to get customresourcedefinitions is missing"
+	}
+	return false, "its definition cannot be looked up"
 }
 
 // ready asks whether the API server has finished its start. One that does not let us ask is taken to have.

@@ -151,7 +151,10 @@ func (s *stream) guard() {
 // doubt finds out what a silence means. A watch that should have brought a bookmark is ended, so that it is opened again
 // from the last version.
 func (s *stream) doubt() {
-	if err := s.checkBehind(); err != nil || !s.lw.mayBeSilent() {
+	err := s.checkBehind()
+	switch {
+	case s.lw.silence() < s.lw.deadline: // it has gone on meanwhile
+	case err != nil || !s.lw.mayBeSilent():
 		s.cancel(errSilent)
 	}
 }
@@ -163,8 +166,7 @@ func (s *stream) checkBehind() error {
 	defer cancel()
 	known := s.lw.Position()
 	served, err := currentVersion(ctx, s.lw.client, s.lw.resource, s.lw.namespace)
-	if err == nil && behind(served, known) {
-		s.lw.rewound(known, served)
+	if err == nil && behind(served, known) && s.lw.rewound(known, served) {
 		s.cancel(errRewound)
 	}
 	return err
@@ -200,14 +202,8 @@ func (s *stream) read() error {
 		} else if event.Type == watch.Bookmark && !ends && behind(o.rv, s.last) {
 			_ = s.checkBehind() // it is, or the bookmark is wrong and moves nothing
 			continue
-		} else {
-			s.last = o.rv
-			if !ends {
-				s.lw.follow(o.rv)
-				if event.Type == watch.Bookmark {
-					s.lw.bookmarked()
-				}
-			}
+		} else if event.Type == watch.Bookmark && !ends {
+			s.lw.bookmarked()
 		}
 		if ends {
 			s.initial = false
@@ -218,10 +214,12 @@ func (s *stream) read() error {
 			}
 		}
 		if event.Type != watch.Bookmark && s.lw.keep != nil && !s.lw.keep(o.namespace) {
+			s.passed(o.rv)
 			continue
 		}
 		select {
 		case s.result <- event:
+			s.passed(o.rv)
 			s.handed = o.rv
 			if ends {
 				s.handed = "" // the watch that follows counts for itself
@@ -232,6 +230,15 @@ func (s *stream) read() error {
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
+	}
+}
+
+// passed moves the version up to which the server's events are dealt with. What could not be handed on must not: the next
+// watch begins after it.
+func (s *stream) passed(rv string) {
+	if !s.initial {
+		s.last = rv
+		s.lw.follow(rv)
 	}
 }
 
@@ -261,7 +268,7 @@ func (s *stream) event(line []byte, f *frame, names *interned) (watch.Event, *Ob
 	if o.rv == "" || (o.name == "" && typ != watch.Bookmark) {
 		return watch.Event{}, nil, fmt.Errorf("%w: %s without name or resourceVersion", errBadFrame, typ)
 	}
-	o.listed, o.since = s.initial && typ == watch.Added, s.since
+	o.listed, o.since = s.initial && typ != watch.Bookmark, s.since
 	return watch.Event{Type: typ, Object: o}, o, nil
 }
 

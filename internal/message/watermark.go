@@ -28,6 +28,9 @@ type Watermark struct {
 	RV         string    `json:"rv"`         // resourceVersion
 	Time       time.Time `json:"time"`       // when it was written, UTC
 	Epoch      uint64    `json:"epoch"`      // the writer's
+	// Subjects is how many objects' subjects of the resource the stream had when it was written, deleted objects included.
+	// Fewer later mean that the stream has forgotten some. Zero says nothing.
+	Subjects int `json:"subjects,omitempty"`
 	// Gap is the last range of versions, "<from>-<to>", of which only the net difference could be published.
 	Gap string `json:"gap,omitempty"`
 }

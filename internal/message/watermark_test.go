@@ -14,7 +14,7 @@ import (
 func sampleWatermark() message.Watermark {
 	return message.Watermark{
 		ClusterUID: "5b1e", Group: "apps", Resource: "deployments", Scope: "namespaces=a",
-		RV: "1042", Time: time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.FixedZone("", 3600)), Gap: "900-1000",
+		RV: "1042", Subjects: 17, Time: time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.FixedZone("", 3600)), Gap: "900-1000",
 	}
 }
 

@@ -168,6 +168,7 @@ func (b *Bridge) sessions(ctx, lease context.Context) int64 {
 			<-ctx.Done()
 			return left
 		case rewound: // said where it was found
+			b.begin(nil, nil, nil)     // not ready from here on
 			pause(ctx, rewinds.Step()) // longer each time, should it be found again and again
 		case errors.Is(err, errStreamReplaced):
 			b.log.Warn("stream was replaced, starting over from what it holds now")

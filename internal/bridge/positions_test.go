@@ -341,6 +341,10 @@ func TestRewindBeginsASessionThatKnows(t *testing.T) {
 		stop := w.run()
 		s, _ := w.source()
 		s.feeds.Rewound(pods, "900", "20")
+		synctest.Wait()
+		if w.Status().Ready {
+			t.Error("ready although everything is to be compared anew")
+		}
 		rest(time.Minute)
 		if diff := cmp.Diff([]bool{false, true}, w.broker.rewound); diff != "" {
 			t.Errorf("sessions differ (-want +got):\n%s", diff)

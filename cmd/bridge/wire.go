@@ -300,7 +300,7 @@ func (b *broker) EnsureStream(ctx context.Context) (publisher.StreamInfo, error)
 func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo, rewound bool) (bridge.Publisher, bridge.Resumed, error) {
 	clusterUID, err := b.clusterUID(ctx)
 	if err != nil {
-		return nil, bridge.Resumed{}, fmt.Errorf("find out which cluster this is: %w", err)
+		return nil, bridge.Resumed{}, fmt.Errorf("ask the Kubernetes API which cluster this is: %w", err)
 	}
 	epoch, history, err := b.takeEpoch(ctx, clusterUID, rewound)
 	if err != nil {

@@ -19,6 +19,9 @@ const natsNodes = 3
 // in front of each server. Bridges reach them through the proxies only; the load, the recording and the checks do not use
 // those.
 type Arena struct {
+	// Lenient leaves out what is a matter of form: a bridge of somebody else's need not have it.
+	Lenient bool
+
 	plane      *harness.ControlPlane
 	client     dynamic.Interface
 	nats       *harness.NATSCluster

@@ -38,6 +38,7 @@ const (
 type settings struct {
 	plan     Plan
 	duration time.Duration // zero for one round
+	lenient  bool
 }
 
 func readSettings(t *testing.T) settings {
@@ -67,6 +68,11 @@ func readSettings(t *testing.T) settings {
 	}
 	if steps, given := number("CHAOS_STEPS", 31); given {
 		s.plan.Steps = int(steps)
+	}
+	if text := os.Getenv("CHAOS_LENIENT"); text != "" {
+		if s.lenient, err = strconv.ParseBool(text); err != nil {
+			t.Fatalf("CHAOS_LENIENT=%s: neither true nor false", text)
+		}
 	}
 	name := os.Getenv("CHAOS_MIX")
 	if name == "" {
@@ -103,6 +109,7 @@ func TestChaos(t *testing.T) {
 	s := readSettings(t)
 	bridge, control := binaries(t)
 	arena := NewArena(t)
+	arena.Lenient = s.lenient
 	requireCalm(t, arena, bridge, control)
 	begin := time.Now()
 	var results []*Result

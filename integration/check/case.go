@@ -95,7 +95,7 @@ func (c Case) Once(ctx context.Context) (*Stream, *Report, error) {
 	}
 	report.merge(stream.CompareState(state))
 	if c.AllowReduced {
-		report.drop(Reduced)
+		report.Drop(Reduced)
 	}
 	if c.Recording != nil {
 		caughtUp := c.Recording.CaughtUp(ctx)

@@ -325,3 +325,14 @@ func (p *probe) fail() {
 	p.failed = true
 	runtime.Goexit() // as a test's goroutine does
 }
+
+// TestDrop forgets what a check need not hold, and its number with it.
+func TestDrop(t *testing.T) {
+	r := violated()
+	r.add(Malformed, 1, "subject", "detail")
+	r.add(Unconditional, 1, "subject", "detail")
+	r.Drop(Malformed, Unconditional)
+	if requireKinds(t, r, []Kind{Lost}); r.Malformed+r.Unconditional != 0 || r.Lost != 1 {
+		t.Errorf("the numbers still are %+v", r)
+	}
+}

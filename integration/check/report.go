@@ -148,10 +148,12 @@ func (r *Report) merge(other *Report) {
 	}
 }
 
-// drop forgets the violations of a kind.
-func (r *Report) drop(kind Kind) {
-	r.Violations = slices.DeleteFunc(r.Violations, func(v Violation) bool { return v.Kind == kind })
-	*r.counter(kind) = 0
+// Drop forgets the violations of some kinds.
+func (r *Report) Drop(kinds ...Kind) {
+	r.Violations = slices.DeleteFunc(r.Violations, func(v Violation) bool { return slices.Contains(kinds, v.Kind) })
+	for _, kind := range kinds {
+		*r.counter(kind) = 0
+	}
 }
 
 // Only returns the violations of the given kinds.

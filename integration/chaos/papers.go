@@ -19,7 +19,7 @@ func (r *round) keep(result *Result) {
 	if result.Bridge.Faultless() {
 		return
 	}
-	result.Dir = filepath.Join(papersDir(), fmt.Sprintf("seed-%d", r.plan.Seed))
+	result.Dir = filepath.Join(papersDir(), fmt.Sprintf("seed-%d-%s", r.plan.Seed, r.plan.Mix.Name))
 	papers := map[string]string{}
 	var plan, faults, recorded strings.Builder
 	r.plan.Print(&plan)

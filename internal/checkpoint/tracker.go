@@ -1,9 +1,12 @@
 package checkpoint
 
-import "sync"
+import (
+	"container/list"
+	"sync"
+)
 
 // Ticket stands for one change that a Tracker waits for.
-type Ticket struct{ entry *entry }
+type Ticket struct{ element *list.Element }
 
 // Tracker knows up to which version everything is done, of changes that begin in order and are done in any order. It
 // compares no versions: their order is the order in which they are told. It is safe for concurrent use; the zero value
@@ -14,16 +17,15 @@ type Ticket struct{ entry *entry }
 // are done. A change that is never done holds the position where it is, whatever comes after it; the memory that takes
 // grows with what is not done, not with what is.
 type Tracker struct {
-	mu          sync.Mutex
-	first, last *entry // what is not known to be done up to here, in order; the first one is not done
-	position    string
+	mu       sync.Mutex
+	entries  list.List // of *entry: what is not known to be done up to here, in order; the first one is not done
+	position string
 }
 
 // entry is a change, or a mark, or a run of those that are done. An empty version moves nothing. No two neighbours are done.
 type entry struct {
-	version       string
-	done          bool
-	before, after *entry
+	version string
+	done    bool
 }
 
 // Begin says that a change was taken which moves the position to the version once it and all before it are done; an
@@ -31,22 +33,20 @@ type entry struct {
 func (t *Tracker) Begin(version string) Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := &entry{version: version}
-	t.push(e)
-	return Ticket{e}
+	return Ticket{t.entries.PushBack(&entry{version: version})}
 }
 
 // Mark says that every change up to the version has been taken.
 func (t *Tracker) Mark(version string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.last == nil:
+	switch last := entryOf(t.entries.Back()); {
+	case last == nil:
 		t.position = version
-	case t.last.done:
-		t.last.version = version
+	case last.done:
+		last.version = version
 	default:
-		t.push(&entry{version: version, done: true})
+		t.entries.PushBack(&entry{version: version, done: true})
 	}
 }
 
@@ -54,24 +54,25 @@ func (t *Tracker) Mark(version string) {
 func (t *Tracker) Done(ticket Ticket) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := ticket.entry
+	element := ticket.element
+	e := entryOf(element)
 	e.done = true
-	if next := e.after; next != nil && next.done {
+	if next := entryOf(element.Next()); next != nil && next.done {
 		if next.version != "" {
 			e.version = next.version
 		}
-		t.remove(next)
+		t.entries.Remove(element.Next())
 	}
-	if before := e.before; before != nil && before.done {
+	if before := entryOf(element.Prev()); before != nil && before.done {
 		if e.version == "" {
 			e.version = before.version
 		}
-		t.remove(before)
+		t.entries.Remove(element.Prev())
 	}
-	if e != t.first {
+	if element != t.entries.Front() {
 		return false
 	}
-	t.remove(e)
+	t.entries.Remove(element)
 	if e.version == "" {
 		return false
 	}
@@ -90,27 +91,13 @@ func (t *Tracker) Position() string {
 func (t *Tracker) Waiting() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.first != nil
+	return t.entries.Len() > 0
 }
 
-func (t *Tracker) push(e *entry) {
-	if e.before = t.last; t.last == nil {
-		t.first = e
-	} else {
-		t.last.after = e
+// entryOf returns what a list element holds, nil for no element.
+func entryOf(element *list.Element) *entry {
+	if element == nil {
+		return nil
 	}
-	t.last = e
-}
-
-func (t *Tracker) remove(e *entry) {
-	if e.before == nil {
-		t.first = e.after
-	} else {
-		e.before.after = e.after
-	}
-	if e.after == nil {
-		t.last = e.before
-	} else {
-		e.after.before = e.before
-	}
+	return element.Value.(*entry)
 }

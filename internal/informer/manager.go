@@ -356,21 +356,13 @@ func (f *follower) blocked(verb string, err error) {
 // probe tries whether the resource may be listed and watched in the whole cluster, at the least cost: one object is
 // listed (the API server would ignore that limit for a list of any version), and a watch is opened and closed.
 func (m *Manager) probe(ctx context.Context, r Resource) (verb string, err error) {
-	request := func(options metav1.ListOptions) *rest.Request {
-		return m.client.Get().AbsPath(r.path("")...).VersionedParams(&options, metav1.ParameterCodec)
-	}
-	body, err := fetch(ctx, request(metav1.ListOptions{Limit: 1}))
-	if err != nil {
-		return "list", err
-	}
-	list, err := scanList(body, r.apiVersion(), r.Kind, "", nil)
+	version, err := currentVersion(ctx, m.client, r, "")
 	if err != nil {
 		return "list", err
 	}
 	second := int64(1)
-	stream, err := request(metav1.ListOptions{
-		Watch: true, ResourceVersion: list.ResourceVersion, TimeoutSeconds: &second,
-	}).Stream(ctx)
+	options := &metav1.ListOptions{Watch: true, ResourceVersion: version, TimeoutSeconds: &second}
+	stream, err := m.client.Get().AbsPath(r.path("")...).VersionedParams(options, metav1.ParameterCodec).Stream(ctx)
 	if err != nil {
 		return "watch", err
 	}

@@ -18,12 +18,7 @@ import (
 // currentVersion asks the API server for a resource's present version, at the least cost: a list of one object, which
 // is a consistent read.
 func currentVersion(ctx context.Context, client rest.Interface, r Resource, namespace string) (string, error) {
-	options := &metav1.ListOptions{Limit: 1}
-	body, err := fetch(ctx, client.Get().AbsPath(r.path(namespace)...).VersionedParams(options, metav1.ParameterCodec))
-	if err != nil {
-		return "", err
-	}
-	list, err := scanList(body, r.apiVersion(), r.Kind, "", nil)
+	list, err := readList(ctx, client, r, namespace, metav1.ListOptions{Limit: 1}, nil)
 	if err != nil {
 		return "", err
 	}
@@ -135,9 +130,9 @@ func (m *Manager) count(ctx context.Context, f *follower, namespace string) (cen
 	var out census
 	err := f.retry(ctx, func() (string, error) {
 		out = census{known: true, uids: map[string]types.UID{}}
-		for next := ""; ; {
-			options := &metav1.ListOptions{Limit: 500, Continue: next}
-			body, err := fetch(ctx, m.client.Get().AbsPath(f.resource.path(namespace)...).VersionedParams(options, metav1.ParameterCodec))
+		options := metav1.ListOptions{Limit: surveyPage}
+		for {
+			list, err := readList(ctx, m.client, f.resource, namespace, options, nil)
 			switch {
 			case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 				out = census{}
@@ -145,15 +140,12 @@ func (m *Manager) count(ctx context.Context, f *follower, namespace string) (cen
 			case err != nil:
 				return "list", err
 			}
-			list, err := scanList(body, f.resource.apiVersion(), f.resource.Kind, "", nil)
-			if err != nil {
-				return "list", err
-			}
 			for _, item := range list.Items {
 				o := item.(*Object)
 				out.uids[o.name] = o.uid
 			}
-			if next, out.version = list.Continue, list.ResourceVersion; next == "" {
+			out.version, options.Continue = list.ResourceVersion, list.Continue
+			if list.Continue == "" {
 				return "", nil
 			}
 		}

@@ -193,16 +193,16 @@ func (s *stream) read() error {
 		}
 		s.lw.heard()
 		ends := s.initial && o.initialEventsEnd
-		if s.initial && !ends {
+		switch {
+		case s.initial && event.Type == watch.Added:
 			// Only what the list consists of shows that it goes on: a busy resource that never ends it would be watched
 			// for ever without anything being handed to the cache.
-			if event.Type == watch.Added {
-				s.stall.Reset(initialEventsTimeout)
-			}
-		} else if event.Type == watch.Bookmark && !ends && behind(o.rv, s.last) {
-			_ = s.checkBehind() // it is, or the bookmark is wrong and moves nothing
+			s.stall.Reset(initialEventsTimeout)
+		case s.initial || event.Type != watch.Bookmark:
+		case behind(o.rv, s.last):
+			_ = s.checkBehind() // the server is, or the bookmark is wrong and moves nothing
 			continue
-		} else if event.Type == watch.Bookmark && !ends {
+		default:
 			s.lw.bookmarked()
 		}
 		if ends {

@@ -26,12 +26,16 @@ func (e *otherClusterError) Error() string {
 		e.name, e.published, e.found, e.found)
 }
 
-// takeEpoch appends a writer record with the next epoch. It returns the epoch, and the first one of the cluster's present
+// takeEpoch appends a writer record with the next epoch. published is the uid of the cluster that the watermarks are of, for
+// a stream whose limits have taken the last record. It returns the epoch, and the first one of the cluster's present
 // history, zero if there is only one.
-func (b *broker) takeEpoch(ctx context.Context, clusterUID string, rewound bool) (epoch, history uint64, err error) {
+func (b *broker) takeEpoch(ctx context.Context, clusterUID, published string, rewound bool) (epoch, history uint64, err error) {
 	epoch, err = publisher.AppendWriterRecord(ctx, b.Conn, b.config.Stream, b.scheme.WriterSubject(),
 		func(last message.WriterRecord, epoch, expectedLastSeq uint64) (*message.Message, error) {
 			history = last.Rewound
+			if last.ClusterUID == "" {
+				last.ClusterUID = published
+			}
 			if last.ClusterUID != "" && clusterUID != "" && last.ClusterUID != clusterUID {
 				if b.config.AcceptClusterUID != clusterUID {
 					return nil, &otherClusterError{name: b.config.Cluster, published: last.ClusterUID, found: clusterUID}

@@ -302,15 +302,18 @@ func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo, rewound 
 	if err != nil {
 		return nil, bridge.Resumed{}, fmt.Errorf("ask the Kubernetes API which cluster this is: %w", err)
 	}
-	epoch, history, err := b.takeEpoch(ctx, clusterUID, rewound)
+	watermarks, err := publisher.ReadWatermarks(ctx, publisher.WatermarkOptions{
+		Conn: b.Conn, Stream: b.config.Stream, Scheme: b.scheme, Encoder: b.encoder,
+	})
+	if err != nil {
+		return nil, bridge.Resumed{}, err
+	}
+	epoch, history, err := b.takeEpoch(ctx, clusterUID, watermarks.ClusterUID(), rewound)
 	if err != nil {
 		return nil, bridge.Resumed{}, err
 	}
 	b.encoder.SetEpoch(epoch)
-	watermarks, err := publisher.TakeWatermarks(ctx, publisher.WatermarkOptions{
-		Conn: b.Conn, Stream: b.config.Stream, Scheme: b.scheme, Encoder: b.encoder, Epoch: epoch,
-		Valid: func(w message.Watermark) bool { return voidReason(w, clusterUID, history) == "" },
-	})
+	err = watermarks.TakeOver(ctx, epoch, func(w message.Watermark) bool { return voidReason(w, clusterUID, history) == "" })
 	if err != nil {
 		return nil, bridge.Resumed{}, err
 	}

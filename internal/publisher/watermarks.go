@@ -30,17 +30,13 @@ type WatermarkOptions struct {
 	Stream  string
 	Scheme  message.Scheme
 	Encoder WatermarkEncoder
-	// Epoch is this writer's; a watermark of a higher one fences.
-	Epoch uint64
-	// Valid tells whether a watermark that was found still says something of the cluster. One that does not is left as
-	// it is until the resource has a new one.
-	Valid func(message.Watermark) bool
 }
 
 // Watermarks reads and appends the watermarks of a cluster's resources, under compare-and-set. It is safe for concurrent
 // use.
 type Watermarks struct {
 	options WatermarkOptions
+	epoch   uint64 // this writer's; a watermark of a higher one fences
 
 	mu      sync.Mutex
 	last    map[schema.GroupResource]uint64 // sequence of the subject's last message
@@ -49,10 +45,8 @@ type Watermarks struct {
 	unread  []Foreign
 }
 
-// TakeWatermarks reads the last watermark of every resource, and appends those that are valid anew under this writer's
-// epoch, so that a former writer finds its subjects moved on. It returns when all are stored; the error wraps ErrFenced
-// if another writer has taken over.
-func TakeWatermarks(ctx context.Context, o WatermarkOptions) (*Watermarks, error) {
+// ReadWatermarks reads the last watermark of every resource. TakeOver must come before the first Append.
+func ReadWatermarks(ctx context.Context, o WatermarkOptions) (*Watermarks, error) {
 	w := &Watermarks{
 		options: o,
 		last:    map[schema.GroupResource]uint64{},
@@ -69,25 +63,46 @@ func TakeWatermarks(ctx context.Context, o WatermarkOptions) (*Watermarks, error
 	if err != nil {
 		return nil, fmt.Errorf("read the watermarks: %w", err)
 	}
-	for gr, found := range w.found {
-		if !o.Valid(found) {
-			continue
-		}
+	return w, nil
+}
+
+// TakeOver appends every watermark anew that is valid under the writer's epoch, so that a former writer finds those
+// subjects moved on. valid tells whether a watermark still says something of the cluster; one that does not is left as it
+// is until the resource has a new one. TakeOver returns when all are stored; the error wraps ErrFenced if another writer
+// has taken over.
+func (w *Watermarks) TakeOver(ctx context.Context, epoch uint64, valid func(message.Watermark) bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.epoch = epoch
+	for gr := range w.found {
 		for { // until it is stored, or the subject holds something else
 			current, ours := w.found[gr]
-			if !ours || !o.Valid(current) {
+			if !ours || !valid(current) {
 				break
 			}
 			stored, err := w.attempt(ctx, current)
 			if err != nil {
-				return nil, fmt.Errorf("take over the watermark of %s: %w", gr, err)
+				return fmt.Errorf("take over the watermark of %s: %w", gr, err)
 			}
 			if stored {
 				break
 			}
 		}
 	}
-	return w, nil
+	return nil
+}
+
+// ClusterUID returns the uid of the cluster that the newest of the watermarks says it is of, empty if none says.
+func (w *Watermarks) ClusterUID() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	newest := message.Watermark{}
+	for _, found := range w.found {
+		if found.ClusterUID != "" && !found.Time.Before(newest.Time) {
+			newest = found
+		}
+	}
+	return newest.ClusterUID
 }
 
 // note records the last message on a resource's subject; nil for none.
@@ -191,8 +206,8 @@ func (w *Watermarks) attempt(ctx context.Context, mark message.Watermark) (bool,
 		return false, err
 	}
 	w.note(m.Subject, r)
-	if r != nil && epochOf(r.header) > w.options.Epoch {
-		return false, fmt.Errorf("message %d on %s has epoch %d, ours is %d: %w", r.sequence, r.subject, epochOf(r.header), w.options.Epoch, ErrFenced)
+	if r != nil && epochOf(r.header) > w.epoch {
+		return false, fmt.Errorf("message %d on %s has epoch %d, ours is %d: %w", r.sequence, r.subject, epochOf(r.header), w.epoch, ErrFenced)
 	}
 	return false, nil
 }

@@ -88,6 +88,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 				ExcludeNamespaces: c.ExcludeNamespaces,
 				ResyncPeriod:      c.ResyncPeriod,
 				ProgressDeadline:  c.WatchProgressDeadline,
+				BufferBytes:       int64(c.BufferBytes),
 				Feeds:             feeds,
 				Metrics:           metrics,
 				Log:               log,

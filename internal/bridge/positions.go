@@ -198,10 +198,13 @@ func (f *feed) Take(c *change.Change, moves bool) {
 	} else {
 		f.position.urgent.Store(true)
 	}
-	ticket := f.tracker.Begin(version)
+	ticket, returnCredit := f.tracker.Begin(version), c.Done
 	c.Done = func() {
 		if f.tracker.Done(ticket) {
 			f.positions.moved(f.position)
+		}
+		if returnCredit != nil {
+			returnCredit()
 		}
 	}
 	f.positions.take(c)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// api is a scripted API server: objects with versions and a history, lists in pages, streaming lists, and watches from
+// api is a scripted API server: objects with versions and a history, lists in pages, and watches from
 // any version that it still has; and faults on request.
 type api struct {
 	t         *testing.T
@@ -38,7 +38,6 @@ type api struct {
 
 	// What follows is the script; set it with configure.
 
-	streaming  bool // streaming lists are supported
 	bookmarks  bool // the server tells a watch the current version after the events
 	mute       bool // watches get no bookmark each minute, as of servers that have none
 	pageSize   int
@@ -67,7 +66,7 @@ type event struct {
 // request is a request that the server got.
 type request struct {
 	*http.Request
-	verb      string // list, watch, streaming-list, get
+	verb      string // list, watch, get
 	resource  string // resource or resource.group
 	namespace string
 	version   string // the resourceVersion asked for
@@ -76,7 +75,7 @@ type request struct {
 
 func newAPI(t *testing.T) *api {
 	a := &api{
-		t: t, network: newNetwork(), version: 100, changed: make(chan struct{}), streaming: true,
+		t: t, network: newNetwork(), version: 100, changed: make(chan struct{}),
 		discovery: discoveryDoc{groups: standardGroups()},
 	}
 	a.transport = a.network.serve(t, a)
@@ -198,7 +197,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	switch r.verb {
 	case "list":
 		a.list(w, r)
-	case "watch", "streaming-list":
+	case "watch":
 		a.watch(w, r)
 	case "get":
 		a.get(w, r)
@@ -229,8 +228,6 @@ func parseRequest(hr *http.Request) *request {
 		r.verb = "get"
 	case r.query.Get("watch") == "":
 		r.verb = "list"
-	case r.query.Get("sendInitialEvents") == "true":
-		r.verb = "streaming-list"
 	default:
 		r.verb = "watch"
 	}
@@ -289,10 +286,6 @@ func (a *api) get(w http.ResponseWriter, r *request) {
 func (a *api) watch(w http.ResponseWriter, r *request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r.verb == "streaming-list" && !a.streaming {
-		refuse(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
-		return
-	}
 	version, _ := strconv.Atoi(r.version)
 	if version != 0 && version < a.compacted {
 		refuse(w, http.StatusGone, "Expired", fmt.Sprintf("too old resource version: %d (%d)", version, a.compacted))
@@ -305,16 +298,6 @@ func (a *api) watch(w http.ResponseWriter, r *request) {
 			frame = a.frame(r, e, frame)
 		}
 		_, _ = w.Write(frame)
-	}
-	if r.verb == "streaming-list" {
-		version = a.version
-		for _, o := range a.objects {
-			if o.resource == r.resource && (r.namespace == "" || o.namespace == r.namespace) {
-				send(event{"ADDED", o.version, *o}, o.json(true))
-			}
-		}
-		send(event{typ: "BOOKMARK", version: version}, fmt.Sprintf(
-			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, version))
 	}
 	_ = http.NewResponseController(w).Flush()
 	next, cutoff := 0, a.cutoff

@@ -111,14 +111,13 @@ func TestWatchCannotBeOpened(t *testing.T) {
 
 // A list that fails is tried again for ever, has a named reason, and heals.
 func TestListFails(t *testing.T) {
-	lists := []string{"list", "streaming-list"}
+	lists := []string{"list"}
 	body := func(text string) func(*api) {
 		return func(a *api) {
 			a.intercept = onlyFor(func(w http.ResponseWriter, r *request) bool {
 				_, _ = w.Write([]byte(text))
 				return true
 			}, "list")
-			a.streaming = false
 		}
 	}
 	tests := []struct {
@@ -180,20 +179,16 @@ func TestListFails(t *testing.T) {
 // When the server has forgotten what happened since, a list finds the net difference, and every change says that
 // versions may be missing.
 func TestExpired(t *testing.T) {
-	ways := map[string]struct {
-		verb string
-		how  func(*api)
-	}{
-		"410 on opening": {"streaming-list", func(*api) {}},
-		"410 as a frame": {"streaming-list", func(a *api) {
+	ways := map[string]func(*api){
+		"410 on opening": func(*api) {},
+		"410 as a frame": func(a *api) {
 			a.compacted = 0 // else opening the watch again would end in a list, too
 			a.intercept = once(answering("watch", string(errorFrame(410, "Expired", "too old resource version"))))
-		}},
-		"410 Gone as a frame": {"streaming-list", func(a *api) {
+		},
+		"410 Gone as a frame": func(a *api) {
 			a.compacted = 0 // else opening the watch again would end in a list, too
 			a.intercept = once(answering("watch", string(errorFrame(410, "Gone", "too old resource version"))))
-		}},
-		"without streaming lists": {"list", func(a *api) { a.streaming = false }},
+		},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +209,7 @@ func TestExpired(t *testing.T) {
 				api.put("default", "new", "1")
 				api.compact() // 111
 				api.heal()
-				api.configure(func() { way.how(api) })
+				api.configure(func() { way(api) })
 				before := len(api.seen())
 				settle(time.Minute)
 				got := f.next()
@@ -231,8 +226,8 @@ func TestExpired(t *testing.T) {
 						verbs = append(verbs, r.verb)
 					}
 				}
-				if verbs[0] != "watch" || !slices.Contains(verbs, way.verb) {
-					t.Errorf("requests %v, want a watch and then a %s", verbs, way.verb)
+				if verbs[0] != "watch" || !slices.Contains(verbs, "list") {
+					t.Errorf("requests %v, want a watch and then a list", verbs)
 				}
 				if n := f.in.status().Objects; n != 4 {
 					t.Errorf("%d objects, want 4", n)
@@ -322,7 +317,6 @@ func TestEveryWatchFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newAPI(t)
-				api.streaming = false
 				api.put("default", "a", "1")
 				f := api.follow("", nil)
 				settle(time.Minute)
@@ -385,117 +379,11 @@ func TestOneShortWatch(t *testing.T) {
 		api.put("default", "a", "2")
 		settle(2 * time.Second)
 		expect(t, "changes", f.next(), "modified configmaps/default/a 102 watch")
-		expect(t, "requests", since(api.seen(), 0), "streaming-list", "watch 101")
+		expect(t, "requests", since(api.seen(), 0), "list", "watch 101", "watch 101")
 		if lines := f.log.lines(); len(lines) > 0 {
 			t.Errorf("logged %q", lines)
 		}
 	})
-}
-
-// Some APIs accept a streaming list and never end it.
-func TestStreamingListStalls(t *testing.T) {
-	noEnd := func(r *request, e event, frame []byte) []byte {
-		if r.verb == "streaming-list" && e.typ == "BOOKMARK" {
-			return nil
-		}
-		return frame
-	}
-	t.Run("silent", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			api.frame = noEnd
-			api.put("default", "a", "1")
-			f := api.follow("", nil)
-			settle(initialEventsTimeout - time.Millisecond)
-			if s := f.in.status(); s.State != StateStarting || s.Settled {
-				t.Errorf("status %+v, want starting", s)
-			}
-			settle(time.Second)
-			expect(t, "changes", f.next(), "added configmaps/default/a 101 relist")
-			api.put("default", "a", "2")
-			synctest.Wait()
-			expect(t, "changes", f.next(), "modified configmaps/default/a 102 watch")
-			expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "watch 101")
-			if warns := f.log.lines("does not complete it"); len(warns) != 1 {
-				t.Errorf("logged %q", f.log.lines())
-			}
-			// It is not tried again.
-			before := len(api.seen())
-			api.cut()
-			api.compact()
-			api.heal()
-			settle(time.Minute)
-			if slices.Contains(since(api.seen(), before), "streaming-list 102") || f.in.status().State != StateWatching {
-				t.Errorf("requests %v, state %s", since(api.seen(), before), f.in.status().State)
-			}
-		})
-	})
-	t.Run("busy", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			api.frame = noEnd
-			api.put("default", "a", "1")
-			f := api.follow("", nil)
-			for i := range 10 {
-				settle(5 * time.Second)
-				api.put("default", "a", strconv.Itoa(i))
-			}
-			settle(time.Second)
-			got := f.next()
-			if len(got) == 0 || !strings.Contains(got[len(got)-1], "configmaps/default/a 111 ") {
-				t.Errorf("changes %q, want those of a plain list and a watch", got)
-			}
-		})
-	})
-	t.Run("slow but moving", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			for i := range 6 {
-				api.put("default", "o"+strconv.Itoa(i), "1")
-			}
-			api.frame = func(r *request, _ event, frame []byte) []byte {
-				if r.verb == "streaming-list" {
-					time.Sleep(initialEventsTimeout - time.Second)
-				}
-				return frame
-			}
-			api.intercept = func(w http.ResponseWriter, r *request) bool {
-				_ = http.NewResponseController(w).EnableFullDuplex()
-				return false
-			}
-			f := api.follow("", nil)
-			settle(7 * initialEventsTimeout)
-			if got := f.next(); len(got) != 6 || len(api.seen()) != 1 {
-				t.Errorf("%d changes, requests %v; want 6 of one streaming list", len(got), since(api.seen(), 0))
-			}
-		})
-	})
-}
-
-// A streaming list that breaks off is followed by a plain list, not by another streaming list at once.
-func TestStreamingListBreaksOff(t *testing.T) {
-	for name, body := range map[string]string{
-		"empty":         "",
-		"after objects": plainFrame("x", 50) + "\n",
-		"bad frame":     plainFrame("x", 50) + "\nbusy\n",
-		"error frame":   plainFrame("x", 50) + "\n" + string(errorFrame(500, "InternalError", "no")),
-		"expired":       string(errorFrame(410, "Expired", "too old")),
-		"overloaded":    string(errorFrame(429, "TooManyRequests", "slow down")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newAPI(t)
-				api.put("default", "a", "1")
-				api.intercept = answering("streaming-list", body)
-				f := api.follow("", nil)
-				expect(t, "changes", f.next(), "added configmaps/default/a 101 relist")
-				expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "watch 101")
-				if s := f.in.status(); s.State != StateWatching || s.Verb != "" {
-					t.Errorf("status %+v", s)
-				}
-			})
-		})
-	}
 }
 
 // An outage with nothing changed leaves no trace but the requests.
@@ -533,7 +421,7 @@ func TestVersionTooLarge(t *testing.T) {
 		f.next()
 		api.configure(func() {
 			api.intercept = func(w http.ResponseWriter, r *request) bool {
-				if r.version == "" || r.verb == "streaming-list" && r.query.Get("resourceVersion") == "" {
+				if r.version == "" {
 					return false
 				}
 				w.Header().Set("Content-Type", "application/json")
@@ -542,7 +430,6 @@ func TestVersionTooLarge(t *testing.T) {
 					"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}`)
 				return true
 			}
-			api.streaming = false
 		})
 		before := len(api.seen())
 		api.endWatches()

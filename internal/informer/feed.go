@@ -14,7 +14,8 @@ import (
 // buffers without bound behind a listener.
 type Feed interface {
 	// Take hands on a change. A change that the watch brought moves the position to its version once it and all before
-	// it are done; one that a list caused does not: the Mark that follows the list does.
+	// it are done; one that a list caused does not: the Mark that follows the list does. The feed must see to it that the
+	// change's Done, if it is set, is called once when it needs no more work.
 	Take(c *change.Change, moves bool)
 	// Mark says that every change up to the version has been taken. gap is the range of versions of which only the net
 	// difference was, if the last list left one.
@@ -83,13 +84,9 @@ func (o Origin) in(namespace string, keep func(string) bool) Origin {
 // stubsOf returns the known objects as the cache holds them: without a state.
 func (lw *ListWatch) stubsOf(objects []Known) []*Object {
 	out := make([]*Object, 0, len(objects))
-	all := make([]Object, len(objects))
-	for i, k := range objects {
-		all[i] = Object{
-			namespace: k.Namespace, name: k.Name, uid: k.UID, rv: k.RV,
-			apiVersion: lw.resource.apiVersion(), kind: lw.resource.Kind, stub: true,
-		}
-		out = append(out, &all[i])
+	kind := newTypeMeta(lw.resource.apiVersion(), lw.resource.Kind)
+	for _, k := range objects { // each by itself, so that one that is replaced does not stay for the others' sake
+		out = append(out, &Object{namespace: k.Namespace, name: k.Name, uid: k.UID, rv: k.RV, kind: kind})
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package informer
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -123,7 +124,7 @@ type followed struct {
 
 func (a *api) follow(namespace string, keep func(string) bool) *followed {
 	f := &followed{sunk: &sunk{}, counts: &counts{}, log: &logged{}}
-	in, err := newInformer(informerOptions{client: a.client(), metrics: f.counts, log: f.log.logger()}, configMaps, namespace, keep, f.sunk)
+	in, err := newInformer(informerOptions{client: a.client(), metrics: f.counts, log: f.log.logger(), gate: NewGate(math.MaxInt64)}, configMaps, namespace, keep, f.sunk)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -167,16 +168,14 @@ func since(requests []*request, n int) []string {
 	return out
 }
 
-func TestFollowStreamingList(t *testing.T) {
+func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t)
 		api.put("default", "a", "1") // 101
 		api.put("default", "b", "1") // 102
 		api.put("default", "a", "2") // 103
 		f := api.follow("", nil)
-		got := f.next()
-		slices.Sort(got)
-		expect(t, "the list's changes", got, "added configmaps/default/a 103 relist", "added configmaps/default/b 102 relist")
+		expect(t, "the list's changes", f.next(), "added configmaps/default/a 103 relist", "added configmaps/default/b 102 relist")
 		api.put("default", "c", "1")
 		api.put("default", "a", "3")
 		api.remove("default", "b")
@@ -185,7 +184,7 @@ func TestFollowStreamingList(t *testing.T) {
 		expect(t, "the watch's changes", f.next(),
 			"added configmaps/default/c 104 watch", "modified configmaps/default/a 105 watch",
 			"deleted configmaps/default/b 106 watch", "added configmaps/default/b 107 watch")
-		expect(t, "requests", since(api.seen(), 0), "streaming-list")
+		expect(t, "requests", since(api.seen(), 0), "list", "watch 103")
 		want := Status{State: StateWatching, Synced: true, Settled: true, Objects: 3, Position: "107"}
 		if diff := cmp.Diff(want, f.in.status()); diff != "" {
 			t.Errorf("status differs (-want +got):\n%s", diff)
@@ -198,30 +197,30 @@ func TestFollowStreamingList(t *testing.T) {
 
 // The change carries what a message needs: the JSON as it came, kind and all.
 func TestChangeCarriesTheObject(t *testing.T) {
-	for _, streaming := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			api.streaming = streaming
-			api.put("default", "a", "1")
-			f := api.follow("", nil)
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if len(f.all) != 1 {
-				t.Fatalf("%d changes, want 1", len(f.all))
-			}
-			c := f.all[0]
-			want := `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","uid":"uid-a-101","resourceVersion":"101","namespace":"default"},"data":{"value":"1"}}`
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		api.put("default", "a", "1")
+		f := api.follow("", nil)
+		api.put("default", "a", "1")
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.all) != 2 {
+			t.Fatalf("%d changes, want one of a list and one of a watch", len(f.all))
+		}
+		for i, c := range f.all {
+			want := `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","uid":"uid-a-101","resourceVersion":"` + strconv.Itoa(101+i) + `","namespace":"default"},"data":{"value":"1"}}`
 			if string(c.Raw) != want || c.UID != "uid-a-101" || c.GVK.String() != "/v1, Kind=ConfigMap" || !c.Seen.Equal(time.Now()) {
-				t.Errorf("streaming %t: change is %+v with %s, want %s", streaming, c, c.Raw, want)
+				t.Errorf("change is %+v with %s, want %s", c, c.Raw, want)
 			}
-		})
-	}
+		}
+	})
 }
 
 func TestFollowPagedList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t)
-		api.streaming, api.pageSize = false, 2
+		api.pageSize = 2
 		for i := range 5 {
 			api.put("default", "o"+strconv.Itoa(i), "1")
 		}
@@ -232,7 +231,7 @@ func TestFollowPagedList(t *testing.T) {
 		api.put("default", "o0", "2")
 		synctest.Wait()
 		expect(t, "the watch's changes", f.next(), "modified configmaps/default/o0 106 watch")
-		expect(t, "requests", since(api.seen(), 0), "streaming-list", "list", "list", "list", "watch 105")
+		expect(t, "requests", since(api.seen(), 0), "list", "list", "list", "watch 105")
 		var pages []string
 		for _, r := range api.seen("list") {
 			pages = append(pages, r.query.Get("continue"))
@@ -324,24 +323,21 @@ func TestNamespaceFilter(t *testing.T) {
 }
 
 func TestNamespacedWatch(t *testing.T) {
-	for _, streaming := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			api.streaming = streaming
-			api.put("one", "a", "1")
-			api.put("two", "a", "1")
-			f := api.follow("one", nil)
-			api.put("two", "a", "2")
-			api.put("one", "a", "2")
-			synctest.Wait()
-			expect(t, "changes", f.next(), "added configmaps/one/a 101 relist", "modified configmaps/one/a 104 watch")
-			for _, r := range api.seen() {
-				if r.namespace != "one" || r.URL.Path != "/api/v1/namespaces/one/configmaps" {
-					t.Errorf("request of %s", r.URL)
-				}
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		api.put("one", "a", "1")
+		api.put("two", "a", "1")
+		f := api.follow("one", nil)
+		api.put("two", "a", "2")
+		api.put("one", "a", "2")
+		synctest.Wait()
+		expect(t, "changes", f.next(), "added configmaps/one/a 101 relist", "modified configmaps/one/a 104 watch")
+		for _, r := range api.seen() {
+			if r.namespace != "one" || r.URL.Path != "/api/v1/namespaces/one/configmaps" {
+				t.Errorf("request of %s", r.URL)
 			}
-		})
-	}
+		}
+	})
 }
 
 // Stop must return at once, whatever the informer is waiting for, and leave nothing behind: within the bubble, a
@@ -362,39 +358,20 @@ func TestStopReturnsAtOnce(t *testing.T) {
 		return func(api *api) { api.intercept = failing("", code, reason, verbs...) }
 	}
 	tests := map[string]func(*api){
-		"watching":                       func(*api) {},
-		"streaming list is not answered": hang("streaming-list"),
-		"list is not answered":           func(a *api) { a.streaming = false; hang("list")(a) },
-		"watch is not answered":          func(a *api) { a.streaming = false; hang("watch")(a) },
-		"connections refused":            func(a *api) { a.network.refuse() },
-		"list forbidden":                 refused(403, "Forbidden", "list", "streaming-list"),
-		"watch forbidden":                refused(403, "Forbidden", "watch", "streaming-list"),
-		"everything overloaded":          refused(429, "TooManyRequests", "list", "watch", "streaming-list"),
-		"streaming list overloaded":      refused(429, "TooManyRequests", "streaming-list"),
+		"watching":              func(*api) {},
+		"list is not answered":  hang("list"),
+		"watch is not answered": hang("watch"),
+		"connections refused":   func(a *api) { a.network.refuse() },
+		"list forbidden":        refused(403, "Forbidden", "list"),
+		"watch forbidden":       refused(403, "Forbidden", "watch"),
+		"everything overloaded": refused(429, "TooManyRequests", "list", "watch"),
 		"overloaded with a Retry-After": func(a *api) {
 			a.intercept = func(w http.ResponseWriter, r *request) bool {
 				w.Header().Set("Retry-After", "60")
-				return failing("", 429, "TooManyRequests", "list", "watch", "streaming-list")(w, r)
+				return failing("", 429, "TooManyRequests", "list", "watch")(w, r)
 			}
 		},
-		"streaming list ends in 429": func(a *api) {
-			a.intercept = answering("streaming-list", string(errorFrame(429, "TooManyRequests", "slow down")))
-		},
-		"streaming list is expired for ever": func(a *api) {
-			a.intercept = answering("streaming-list", string(errorFrame(410, "Expired", "too old")))
-		},
-		"streaming list breaks off for ever": func(a *api) {
-			a.intercept = answering("streaming-list", plainFrame("a", 101)+"\n")
-		},
-		"streaming list stays silent": func(a *api) {
-			a.frame = func(r *request, e event, frame []byte) []byte {
-				if r.verb == "streaming-list" && e.typ == "BOOKMARK" {
-					return nil
-				}
-				return frame
-			}
-		},
-		"invalid frames": func(a *api) { a.intercept = answering("watch", "busy\n"); a.streaming = false },
+		"invalid frames": func(a *api) { a.intercept = answering("watch", "busy\n") },
 	}
 	for name, script := range tests {
 		for _, after := range []time.Duration{0, time.Second, time.Minute} {

@@ -40,6 +40,8 @@ type Status struct {
 	Verb    string // the verb that is refused or fails, empty while all is well
 	Message string // why, in words for a user; empty while all is well
 	Objects int
+	// Held says that the broker does not take what the API server has to tell, so that it is left there for the time being.
+	Held bool
 	// Position is the last resourceVersion that a list or a watch brought.
 	Position string
 }
@@ -55,13 +57,17 @@ type informer struct {
 	caught    atomic.Int64 // the ListWatch's generation whose first mark the listener has seen, zero for none
 	objects   atomic.Int64 // in the cache, as far as the listener has been told
 	resync    *resync
+	intake    *intake
 	// order guards the calls of the feed: those of the listener and of the resync take turns, so that a repetition is
 	// handed on either before a change of its object or not at all.
 	order sync.Mutex
 	// entered tells whether objects of a namespace were outside of the selection before; nil for no.
 	entered func(namespace string) bool
 
+	telling sync.WaitGroup // what a list has found and is being handed on
+
 	mu       sync.Mutex
+	stopped  bool             // lists hand on nothing any more
 	failures map[string]error // by verb: the last error of list and of watch, absent while the verb works
 	trouble  troubleLog
 }
@@ -73,6 +79,7 @@ type informerOptions struct {
 	log     *slog.Logger
 	// resync is the period of client-go's resync, zero for none.
 	resync time.Duration
+	gate   *Gate
 }
 
 func newInformer(options informerOptions, resource Resource, namespace string, keep func(string) bool, feed Feed) (*informer, error) {
@@ -83,6 +90,7 @@ func newInformer(options informerOptions, resource Resource, namespace string, k
 		feed:      feed,
 		log:       log,
 		resync:    newResync(options.resync),
+		intake:    newIntake(options.gate),
 		failures:  map[string]error{},
 		trouble:   troubleLog{log: log, resource: resource.String(), namespace: namespace},
 	}
@@ -90,6 +98,7 @@ func newInformer(options informerOptions, resource Resource, namespace string, k
 		client: options.client, resource: resource, namespace: namespace, keep: keep,
 		metrics: options.metrics, log: log, report: in.report, generation: 1,
 		deadline: progressDeadline, rewound: func(string, string) bool { return false },
+		intake: in.intake, listed: in.listed,
 	}
 	in.shared = cache.NewSharedIndexInformerWithOptions(in.lw, &Object{}, cache.SharedIndexInformerOptions{
 		ObjectDescription: resource.GVR.String(),
@@ -111,6 +120,22 @@ func (in *informer) run(ctx context.Context) {
 	wg.Go(func() { in.runResync(ctx) })
 	in.shared.RunWithContext(ctx)
 	wg.Wait()
+	// The Reflector does not wait for a list that is under way.
+	in.mu.Lock()
+	in.stopped = true
+	in.mu.Unlock()
+	in.telling.Wait()
+	in.intake.close()
+}
+
+// tell reports whether a list may hand on something; then telling.Done must follow.
+func (in *informer) tell() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.stopped {
+		in.telling.Add(1)
+	}
+	return !in.stopped
 }
 
 // report notes the outcome of a list or of a watch.
@@ -192,6 +217,7 @@ func (in *informer) status() Status {
 		Verb:     verb,
 		Objects:  int(in.objects.Load()),
 		Position: in.lw.Position(),
+		Held:     in.lw.held.Load(),
 	}
 	// Of what a watch would bring that is silent for too long, nothing is known.
 	s.Settled = (s.Synced || verb != "") && !in.lw.stalled.Load()
@@ -201,29 +227,21 @@ func (in *informer) status() Status {
 	return s
 }
 
-// listener turns what the processor delivers into changes. Its methods are called one at a time.
+// listener turns what the processor delivers into changes. Its methods are called one at a time. What a list found has been
+// handed on before the Reflector was given it; of that only deletions arrive as news, for client-go finds them.
 type listener informer
 
 var _ cache.ResourceEventHandler = (*listener)(nil)
 
-// OnAdd is called for an object that the cache did not have. That the stream has an object is nothing to tell.
+// OnAdd is called for an object that the cache did not have.
 func (l *listener) OnAdd(obj any, _ bool) {
 	l.order.Lock()
 	defer l.order.Unlock()
 	o := obj.(*Object)
-	if o.mark != nil {
-		l.mark(o)
-		return
-	}
 	l.objects.Add(1)
-	if o.stub {
-		return
+	if event, credit := l.arrive(o); event {
+		l.emit(change.OpAdded, o, credit)
 	}
-	reason := l.reason(o)
-	if o.listed && l.entered != nil && l.entered(o.namespace) {
-		reason = change.ReasonScope
-	}
-	l.emit(change.OpAdded, reason, o)
 }
 
 // OnUpdate is called for an object that the cache had. A relist delivers it for unchanged objects too, as long as
@@ -232,17 +250,19 @@ func (l *listener) OnUpdate(oldObj, newObj any) {
 	l.order.Lock()
 	defer l.order.Unlock()
 	before, o := oldObj.(*Object), newObj.(*Object)
-	switch {
-	case o.mark != nil:
-		if before != o {
-			l.mark(o)
-		}
-	case before == o:
+	if before == o {
 		l.resync.note(o, time.Now())
-	case before.uid == o.uid && before.rv == o.rv:
+		return
+	}
+	event, credit := l.arrive(o)
+	switch {
+	case !event:
+	case before.uid == o.uid && before.rv == o.rv: // a replay
+		l.keepBody(o)
+		l.intake.gate.give(credit)
 	default:
 		l.resync.drop(o)
-		l.emit(change.OpModified, l.reason(o), o)
+		l.emit(change.OpModified, o, credit)
 	}
 }
 
@@ -256,45 +276,119 @@ func (l *listener) OnDelete(obj any) {
 		obj = unknown.Obj
 	}
 	o, ok := obj.(*Object)
-	switch {
-	case !ok:
+	if !ok {
 		l.log.Error("deleted object is not known to the cache", "resource", l.resource.String(), "key", unknown.Key)
 		return
-	case o.mark != nil:
+	}
+	if m := o.marks(); m != nil {
+		l.intake.arrive(o.load.event)
+		l.feed.Mark(o.rv, m.gap)
+		l.caught.Store(m.generation)
 		return
 	}
 	l.objects.Add(-1)
 	l.resync.drop(o)
 	if !missing {
-		l.emit(change.OpDeleted, change.ReasonWatch, o)
+		_, credit := l.arrive(o)
+		l.emit(change.OpDeleted, o, credit)
 		return
 	}
 	// The version at which the object went is not known; its last known version orders the deletion after all that was
 	// published of it and before whatever takes its name.
 	c := l.change(change.OpDeleted, change.ReasonMissing, o)
+	c.Raw = l.body(o)
 	c.Gap = change.Gap{From: o.rv, To: l.lw.listedAt()}
 	l.feed.Take(c, false)
 }
 
-// mark handles a sentinel: everything up to its version has been delivered.
-func (l *listener) mark(o *Object) {
-	l.feed.Mark(o.rv, o.mark.gap)
-	l.caught.Store(o.mark.generation)
+// arrive reports whether the object is the state of a watch event, and returns its credit. What is not is a stub, or was
+// handed on by its list.
+func (l *listener) arrive(o *Object) (event bool, credit int64) {
+	if o.load == nil || o.load.event == 0 {
+		return false, 0
+	}
+	return true, l.intake.arrive(o.load.event)
 }
 
-func (l *listener) reason(o *Object) change.Reason {
-	if o.listed {
-		return change.ReasonRelist
-	}
-	return change.ReasonWatch
+// emit hands on a watched change, which owns the credit from then on. The cache does not keep the object's JSON.
+func (l *listener) emit(op change.Op, o *Object, credit int64) {
+	c := l.change(op, change.ReasonWatch, o)
+	c.Done = l.returning(credit)
+	l.keepBody(o)
+	l.feed.Take(c, true)
 }
 
-func (l *listener) emit(op change.Op, reason change.Reason, o *Object) {
-	c := l.change(op, reason, o)
-	if o.listed && o.since != "" {
-		c.Gap = change.Gap{From: o.since, To: o.rv}
+// returning returns what gives back the credit of a change that is done.
+func (l *listener) returning(credit int64) func() {
+	gate := l.intake.gate
+	return func() { gate.give(credit) }
+}
+
+// keepBody lets go of an object's JSON, but for a compressed copy where a resync will need it.
+func (l *listener) keepBody(o *Object) {
+	raw := o.raw()
+	o.load = nil
+	if l.resync.period > 0 && raw != nil {
+		o.load = pack(raw)
 	}
-	l.feed.Take(c, !o.listed)
+}
+
+// body returns the JSON of an object in the cache, nil if it is not kept. The stream has it.
+func (l *listener) body(o *Object) []byte {
+	raw, err := o.load.unpack()
+	if err != nil {
+		l.log.Error("object in the cache cannot be unpacked, its state is read from the stream", "resource", l.resource.String(), "name", o.name, "error", err)
+	}
+	return raw
+}
+
+// listed hands on what a list has found, unless the cache has it: then it was handed on before, or the stream holds it. It
+// blocks while there is no credit. What the Reflector is given is a stub.
+func (in *informer) listed(ctx context.Context, o *Object, since string) error {
+	cached, exists, err := in.shared.GetIndexer().Get(o)
+	if err != nil {
+		return err
+	}
+	l := (*listener)(in)
+	if exists {
+		before := cached.(*Object)
+		if before.uid == o.uid && before.rv == o.rv {
+			in.order.Lock()
+			defer in.order.Unlock()
+			raw := o.raw()
+			*o = *before // so that both share their strings
+			if o.load == nil && in.resync.period > 0 {
+				o.load = pack(raw)
+			}
+			return nil
+		}
+	}
+	credit := in.intake.gate.cost(len(o.raw()))
+	if err := in.lw.take(ctx, credit); err != nil {
+		return err
+	}
+	if !in.tell() {
+		in.intake.gate.give(credit)
+		return context.Canceled
+	}
+	defer in.telling.Done()
+	in.order.Lock()
+	defer in.order.Unlock()
+	c := l.change(change.OpAdded, change.ReasonRelist, o)
+	switch {
+	case exists:
+		c.Op = change.OpModified
+		in.resync.drop(o)
+	case in.entered != nil && in.entered(o.namespace):
+		c.Reason = change.ReasonScope
+	}
+	if since != "" {
+		c.Gap = change.Gap{From: since, To: o.rv}
+	}
+	c.Done = l.returning(credit)
+	l.keepBody(o)
+	in.feed.Take(c, false)
+	return nil
 }
 
 func (l *listener) change(op change.Op, reason change.Reason, o *Object) *change.Change {
@@ -304,10 +398,10 @@ func (l *listener) change(op change.Op, reason change.Reason, o *Object) *change
 		Ref: change.ObjectRef{
 			Group: l.resource.GVR.Group, Resource: l.resource.GVR.Resource, Namespace: o.namespace, Name: o.name,
 		},
-		GVK:  o.GroupVersionKind(),
+		GVK:  o.kind.gvk,
 		UID:  o.uid,
 		RV:   o.rv,
-		Raw:  o.raw,
+		Raw:  o.raw(),
 		Seen: time.Now(),
 	}
 }

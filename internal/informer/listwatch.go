@@ -32,8 +32,8 @@ type Metrics interface {
 }
 
 // ListWatch lists and watches one resource for a Reflector, in raw bytes. It implements cache.ListerWatcher and
-// cache.ListerWatcherWithContext. It does not opt out of streaming lists: the Reflector asks for one first, and falls
-// back to a plain list where the server has none.
+// cache.ListerWatcherWithContext. It opts out of streaming lists: a list is read in pages, and waits between them for as
+// long as there is no credit for what it has found.
 type ListWatch struct {
 	client    rest.Interface
 	resource  Resource
@@ -46,24 +46,29 @@ type ListWatch struct {
 	// rewound is told that the server is behind the version that it gave before, and returns whether that was a restore;
 	// otherwise the API's versions just do not rise.
 	rewound func(known, served string) bool
+	intake  *intake // of the events that leave a watch
+	// listed takes an object of a list before the Reflector is given it, which it may change; nil leaves it to the
+	// Reflector. since is the version up to which the resource was followed before.
+	listed func(ctx context.Context, o *Object, since string) error
 
 	// stalled says that the last watch was ended because it was silent, and that nothing was heard since.
 	stalled atomic.Bool
+	// held says that there is no credit for what the server has to tell.
+	held atomic.Bool
 	// lastHeard is when a watch last brought something or a list succeeded, in nanoseconds of Unix time; zero for never.
 	lastHeard atomic.Int64
 
-	mu              sync.Mutex
-	origin          *Origin          // what the first list is answered with, nil once it was, or for none
-	stubs           []runtime.Object // of the origin
-	position        string           // last version that a list or a watch brought
-	listed          bool             // a list has succeeded, now or in a former life
-	listVersion     string           // version of the last list
-	otherHistory    bool             // the position is of a history that the cluster has left
-	floor           string           // a version that the server had, until the first list; empty if the position is one
-	generation      int64            // rises each time that the server has forgotten the watch's version
-	gap             change.Gap       // that the last list left, until a sentinel tells of it
-	relistReason    string           // why the last watch ended
-	noStreamingList bool
+	mu           sync.Mutex
+	origin       *Origin          // what the first list is answered with, nil once it was, or for none
+	stubs        []runtime.Object // of the origin
+	position     string           // last version that a list or a watch brought
+	known        bool             // a list has succeeded, now or in a former life
+	listVersion  string           // version of the last list
+	otherHistory bool             // the position is of a history that the cluster has left
+	floor        string           // a version that the server had, until the first list; empty if the position is one
+	generation   int64            // rises each time that the server has forgotten the watch's version
+	gap          change.Gap       // that the last list left, until a sentinel tells of it
+	relistReason string           // why the last watch ended
 	// fruitless counts the watches in a row that failed or ended at once without any news; heldOff says that the next one
 	// is still to be put off for that, and doubted that it was reported.
 	fruitless int
@@ -88,7 +93,12 @@ func (lw *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return lw.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext fetches one page. The error of a refused request is the API's own (apierrors), which the Reflector
+// IsWatchListSemanticsUnSupported opts out of streaming lists; client-go asks for it by this name. A streaming list cannot
+// wait: the API server ends one that is not read.
+func (lw *ListWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+// ListWithContext returns the whole list, whatever page the Reflector asks for. It fetches page by page, and hands on what
+// is new as it comes, so that no more than a page is in memory; the Reflector is given stubs. The error of a refused request is the API's own (apierrors), which the Reflector
 // tests for.
 //
 // The first list may be answered with what the stream holds, so that the watch resumes where a former one was. Every
@@ -98,47 +108,97 @@ func (lw *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOpt
 	if list := lw.primed(); list != nil {
 		return list, nil
 	}
-	options.ResourceVersion, options.ResourceVersionMatch = "", ""
-	since := lw.beginList(options.Continue == "")
-	body, err := fetch(ctx, lw.request(options))
-	if err != nil {
-		// The Reflector's pager answers this by listing once more without pages; only then is it to be reported.
-		recovers := expired(err) && options.Continue != ""
-		if ctx.Err() == nil && !recovers {
-			lw.report("list", err)
+	// What was watched before the list must have been handed on before what the list finds.
+	if err := lw.intake.drained(ctx); err != nil {
+		return nil, err
+	}
+	if err := lw.awaitCredit(ctx); err != nil {
+		return nil, err
+	}
+	since := lw.beginList()
+	var list *List
+	var err error
+	for range listAttempts {
+		if list, err = lw.pages(ctx, options, since); !expired(err) {
+			break
 		}
-		return nil, err
 	}
-	list, err := scanList(body, lw.resource.apiVersion(), lw.resource.Kind, since, lw.keep)
-	if err != nil {
+	if err == nil {
+		lw.listSucceeded(list.ResourceVersion)
+	} else if ctx.Err() == nil {
 		lw.report("list", err)
-		return nil, err
 	}
-	if list.Continue == "" {
-		if err := lw.listSucceeded(list.ResourceVersion); err != nil {
+	return list, err
+}
+
+const (
+	// listAttempts is how often in a row a list is begun whose pages the server forgets before they are asked for. What
+	// one of them has handed on is not handed on again by the next.
+	listAttempts = 3
+	// listPage is how many objects are asked for at once, and listPageBytes the size of a page above which it is less.
+	listPage      = 500
+	listPageBytes = 8 << 20
+)
+
+// pages reads a list page by page.
+func (lw *ListWatch) pages(ctx context.Context, options metav1.ListOptions, since string) (*List, error) {
+	options.ResourceVersion, options.ResourceVersionMatch = "", ""
+	options.Limit, options.Continue = listPage, ""
+	whole := &List{}
+	for {
+		body, err := fetch(ctx, lw.request(options))
+		if err != nil {
 			return nil, err
 		}
+		page, err := scanList(body, lw.resource.apiVersion(), lw.resource.Kind, lw.keep)
+		if err != nil {
+			return nil, err
+		}
+		if options.Continue == "" {
+			if err := lw.checkList(page.ResourceVersion); err != nil {
+				return nil, err
+			}
+		}
+		for _, item := range page.Items {
+			if lw.listed == nil {
+				break
+			}
+			if err := lw.listed(ctx, item.(*Object), since); err != nil {
+				return nil, err
+			}
+		}
+		whole.Items = append(whole.Items, page.Items...)
+		whole.ResourceVersion = page.ResourceVersion
+		if page.Continue == "" {
+			return whole, nil
+		}
+		options.Continue = page.Continue
+		if len(body) > listPageBytes {
+			options.Limit = max(options.Limit/2, 10)
+		}
 	}
-	return list, nil
+}
+
+// awaitCredit blocks while there is no credit: until half of it is free, so that what begins then has a chance to get on.
+func (lw *ListWatch) awaitCredit(ctx context.Context) error {
+	if !lw.held.Load() {
+		return nil
+	}
+	if err := lw.intake.gate.awaitRoom(ctx); err != nil {
+		return err
+	}
+	lw.held.Store(false)
+	return nil
 }
 
 // WatchWithContext opens a watch. Trouble on the way and refusals that a list would not mend are returned in the form
 // that makes the Reflector wait and watch again from the same version; others make it list again.
 func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
-	since := ""
-	switch {
-	case !initial:
-		if err := lw.holdOff(); err != nil {
-			return nil, err
-		}
-	case lw.isPrimed():
-		return nil, errors.New("the first list is answered with what the stream holds")
-	case lw.streamingListUnsupported():
-		return nil, errors.New("streaming list not supported by this API")
-	default:
-		since = lw.beginList(true)
-		options.ResourceVersion = "" // see ListWithContext
+	if err := lw.awaitCredit(ctx); err != nil {
+		return nil, err
+	}
+	if err := lw.holdOff(); err != nil {
+		return nil, err
 	}
 	options.Watch = true
 	owner := ctx
@@ -147,9 +207,6 @@ func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOp
 	body, err := lw.request(options).Throttle(flowcontrol.NewFakeAlwaysRateLimiter()).Stream(ctx)
 	if err != nil {
 		cancel(nil)
-		if initial {
-			return nil, initialListError(err)
-		}
 		if owner.Err() == nil {
 			lw.ended(err)
 			lw.report("watch", err)
@@ -157,7 +214,7 @@ func (lw *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOp
 		return nil, watchError(err)
 	}
 	lw.watchOpened()
-	return newStream(owner, ctx, cancel, lw, body, options.ResourceVersion, initial, since), nil
+	return newStream(owner, ctx, cancel, lw, body, options.ResourceVersion), nil
 }
 
 // fetch returns the body of an answer, or the API's own error: with its message and causes, which DoRaw would lose.
@@ -171,13 +228,6 @@ func fetch(ctx context.Context, request *rest.Request) ([]byte, error) {
 
 func (lw *ListWatch) request(options metav1.ListOptions) *rest.Request {
 	return lw.client.Get().AbsPath(lw.resource.path(lw.namespace)...).VersionedParams(&options, metav1.ParameterCodec)
-}
-
-// initialListError hides from the Reflector what would make it retry the streaming list by itself: its wait does not
-// end when the informer is stopped, and after a 410 it does not wait at all. The plain list that follows meets the same
-// trouble and waits interruptibly.
-func initialListError(err error) error {
-	return fmt.Errorf("streaming list: %s", err.Error())
 }
 
 // retriableWatchError makes the Reflector wait and watch again from the same version. The Reflector does so for
@@ -322,15 +372,15 @@ func (lw *ListWatch) watchEnded(err error, failed, fruitless bool) {
 	}
 }
 
-// beginList notes the start of a list and returns the version up to which the resource was followed before; first is
-// false for the later pages of a list.
-func (lw *ListWatch) beginList(first bool) string {
+// beginList notes the start of a list and returns the version up to which the resource was followed before, empty if it
+// was not.
+func (lw *ListWatch) beginList() string {
 	lw.mu.Lock()
 	defer lw.mu.Unlock()
-	if !lw.listed {
+	if !lw.known {
 		return ""
 	}
-	if first && lw.relistReason != "" {
+	if lw.relistReason != "" {
 		lw.metrics.Relist(lw.resource.GVR.GroupResource(), lw.relistReason)
 		lw.relistReason = ""
 	}
@@ -340,30 +390,33 @@ func (lw *ListWatch) beginList(first bool) string {
 // errRewound means that the server is behind a version that it gave before.
 var errRewound = errors.New("the API server is behind the version that it was at before")
 
-// listSucceeded notes the end of a list at the given version. All lists are consistent reads; one that is behind what was
-// known shows that the server was restored from a backup, and is not to be used.
-func (lw *ListWatch) listSucceeded(rv string) error {
+// checkList compares the version of a list with what was known. All lists are consistent reads; one that is behind shows
+// that the server was restored from a backup, and is not to be used.
+func (lw *ListWatch) checkList(rv string) error {
 	lw.mu.Lock()
 	known := lw.position
 	if lw.floor != "" {
 		known = lw.floor
 	}
-	if lw.listed && !lw.otherHistory && behind(rv, known) {
-		lw.mu.Unlock()
-		if lw.rewound(known, rv) {
-			return errRewound
-		}
-		lw.mu.Lock()
+	suspect := lw.known && !lw.otherHistory && behind(rv, known)
+	lw.mu.Unlock()
+	if suspect && lw.rewound(known, rv) {
+		return errRewound
 	}
+	return nil
+}
+
+// listSucceeded notes the end of a list at the given version.
+func (lw *ListWatch) listSucceeded(rv string) {
+	lw.mu.Lock()
 	lw.floor = ""
-	if lw.listed {
+	if lw.known {
 		lw.gap = change.Gap{From: lw.position, To: rv}
 	}
-	lw.position, lw.listed, lw.listVersion, lw.otherHistory = rv, true, rv, false
+	lw.position, lw.known, lw.listVersion, lw.otherHistory = rv, true, rv, false
 	lw.mu.Unlock()
 	lw.lastHeard.Store(time.Now().UnixNano())
 	lw.report("list", nil)
-	return nil
 }
 
 // listedAt returns the version of the last list.
@@ -409,9 +462,9 @@ func (lw *ListWatch) prime(origin *Origin, stubs []*Object) {
 		for _, stub := range stubs {
 			lw.stubs = append(lw.stubs, stub)
 		}
-		lw.position, lw.listed = origin.Version, true
+		lw.position, lw.known = origin.Version, true
 	case origin.Since != "":
-		lw.position, lw.listed, lw.relistReason = origin.Since, true, origin.Reason
+		lw.position, lw.known, lw.relistReason = origin.Since, true, origin.Reason
 		lw.otherHistory = origin.OtherHistory
 		if origin.Since == unknownVersion {
 			lw.floor = newest(stubs)
@@ -430,11 +483,15 @@ func newest(objects []*Object) string {
 	return highest
 }
 
-// isPrimed reports whether the first list is still to be answered with what the stream holds.
-func (lw *ListWatch) isPrimed() bool {
-	lw.mu.Lock()
-	defer lw.mu.Unlock()
-	return lw.origin != nil
+// take takes credit for an object of a list, and blocks until there is some. The error is the context's.
+func (lw *ListWatch) take(ctx context.Context, credit int64) error {
+	gate := lw.intake.gate
+	if gate.tryTake(credit) {
+		return nil
+	}
+	lw.held.Store(true)
+	defer lw.held.Store(false)
+	return gate.take(ctx, credit)
 }
 
 // primed returns what the first list is answered with, once; nil if that is for the server.
@@ -461,14 +518,16 @@ const sentinelName = "\x00"
 
 // sentinel returns an object that is none. It goes the way of every event, through the Reflector, FIFO, Indexer and
 // processor, and arrives at the listener after all that came before it. So it tells what bookmarks, which end at the
-// Reflector, cannot: that the listener has seen everything up to a version.
+// Reflector, cannot: that the listener has seen everything up to a version. It is the deletion of what never was, for
+// client-go hands on every deletion, and keeps nothing of it.
 func (lw *ListWatch) sentinel(rv string) watch.Event {
 	lw.mu.Lock()
 	defer lw.mu.Unlock()
 	m := &mark{generation: lw.generation, gap: lw.gap}
 	lw.gap = change.Gap{}
-	return watch.Event{Type: watch.Added, Object: &Object{
-		name: sentinelName, rv: rv, apiVersion: lw.resource.apiVersion(), kind: lw.resource.Kind, mark: m,
+	return watch.Event{Type: watch.Deleted, Object: &Object{
+		name: sentinelName, rv: rv, kind: newTypeMeta(lw.resource.apiVersion(), lw.resource.Kind),
+		load: &load{mark: m, event: lw.intake.enter(0)},
 	}}
 }
 
@@ -492,19 +551,6 @@ func (lw *ListWatch) currentGeneration() int64 {
 	lw.mu.Lock()
 	defer lw.mu.Unlock()
 	return lw.generation
-}
-
-func (lw *ListWatch) streamingListFailed() {
-	lw.mu.Lock()
-	lw.noStreamingList = true
-	lw.mu.Unlock()
-	lw.log.Warn("API accepts a streaming list but does not complete it, listing instead", "resource", lw.resource.String())
-}
-
-func (lw *ListWatch) streamingListUnsupported() bool {
-	lw.mu.Lock()
-	defer lw.mu.Unlock()
-	return lw.noStreamingList
 }
 
 // Position returns the last version that a list or a watch brought, empty before the first list.

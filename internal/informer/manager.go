@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,9 @@ type Options struct {
 	// ProgressDeadline is how long a watch may bring neither event nor bookmark before it is doubted; zero for three
 	// minutes.
 	ProgressDeadline time.Duration
+	// BufferBytes bounds what is held in memory of changes that are not acknowledged yet, of all resources together: their
+	// objects' JSON, and about a kilobyte for each. Zero is no bound.
+	BufferBytes int64
 	// Feeds is where the changes go.
 	Feeds   Feeds
 	Metrics Metrics
@@ -55,6 +59,7 @@ type Options struct {
 type Manager struct {
 	options   Options
 	client    rest.Interface
+	gate      *Gate
 	discovery *discovery.DiscoveryClient
 	log       *slog.Logger
 
@@ -107,9 +112,13 @@ func NewManager(options Options) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the discovery client: %w", err)
 	}
+	if options.BufferBytes <= 0 {
+		options.BufferBytes = math.MaxInt64
+	}
 	return &Manager{
 		options:   options,
 		client:    client,
+		gate:      NewGate(options.BufferBytes),
 		discovery: disco,
 		log:       options.Log,
 		running:   map[schema.GroupResource]*follower{},
@@ -445,6 +454,7 @@ func (f *follower) status() Status {
 		out.Objects += s.Objects
 		out.Synced = out.Synced && s.Synced
 		out.Settled = out.Settled && s.Settled
+		out.Held = out.Held || s.Held
 		if out.Verb == "" && (s.Verb != "" || s.State == StateStarting) {
 			out.State, out.Verb, out.Message = s.State, s.Verb, s.Message
 		}

@@ -150,7 +150,7 @@ func TestResourceComesAndGoes(t *testing.T) {
 func TestForbiddenResourceIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t)
-		api.intercept = failing("configmaps", 403, "Forbidden", "list", "watch", "streaming-list")
+		api.intercept = failing("configmaps", 403, "Forbidden", "list", "watch")
 		api.put("default", "a", "1")
 		api.put("default", "web", "1", "deployments.apps")
 		f := api.manage("configmaps,deployments.apps")
@@ -314,7 +314,6 @@ func TestNamespaceScope(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newAPI(t)
-				api.streaming = false
 				for _, ns := range []string{"one", "two", "three"} {
 					api.put(ns, "a", "1")
 				}
@@ -422,7 +421,7 @@ func TestOneNamespaceForbidden(t *testing.T) {
 		api.put("one", "a", "1")
 		api.put("two", "a", "1")
 		api.intercept = func(w http.ResponseWriter, r *request) bool {
-			return r.namespace != "two" && failing("configmaps", 403, "Forbidden", "list", "watch", "streaming-list")(w, r)
+			return r.namespace != "two" && failing("configmaps", 403, "Forbidden", "list", "watch")(w, r)
 		}
 		f := api.manage("configmaps", inNamespaces("one", "two"))
 		expect(t, "changes", f.next(), "added configmaps/two/a 102 relist")
@@ -438,7 +437,7 @@ func TestOneNamespaceForbidden(t *testing.T) {
 					<-r.Context().Done()
 					return true
 				}
-				return failing("configmaps", 403, "Forbidden", "list", "watch", "streaming-list")(w, r)
+				return failing("configmaps", 403, "Forbidden", "list", "watch")(w, r)
 			}
 		})
 		f.stop()
@@ -462,8 +461,8 @@ func TestManagerStopsAtOnce(t *testing.T) {
 		"API refused":               func(a *api) { a.network.refuse() },
 		"probe is not answered":     hang("list"),
 		"watch is not answered":     hang("watch"),
-		"list is not answered":      hang("streaming-list"),
-		"overloaded":                func(a *api) { a.intercept = failing("", 429, "TooManyRequests", "list", "watch", "streaming-list") },
+		"list is not answered":      hang("list"),
+		"overloaded":                func(a *api) { a.intercept = failing("", 429, "TooManyRequests", "list", "watch") },
 	} {
 		for _, after := range []time.Duration{0, time.Second, time.Minute} {
 			t.Run(fmt.Sprintf("%s/%s", name, after), func(t *testing.T) {

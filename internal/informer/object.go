@@ -1,41 +1,46 @@
 package informer
 
 import (
+	"github.com/klauspost/compress/s2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Object is one Kubernetes object as the informer carries and caches it: what client-go needs to know of its
-// metadata, and its JSON untouched. It satisfies runtime.Object and metav1.Object, so that Reflector, FIFO and Indexer
-// work on it as on any typed object, without decoding the rest.
+// Object is one Kubernetes object as the informer carries and caches it: what client-go needs to know of its metadata. It
+// satisfies runtime.Object and metav1.Object, so that Reflector, FIFO and Indexer work on it as on any typed object. There
+// is one in the cache for each object of the cluster, so it is small; the JSON leaves it when the listener has seen it.
 //
-// An Object is immutable once it has left the scanner: the cache, the FIFO and the listeners share it. The setters of
+// Who it is never changes once it has left the scanner: the cache, the FIFO and the listeners share it. The setters of
 // metav1.Object therefore do nothing.
 type Object struct {
-	namespace  string
-	name       string
-	uid        types.UID
-	rv         string
+	namespace string
+	name      string
+	uid       types.UID
+	rv        string
+	kind      *typeMeta
+	// load is what it carries. It is nil for a stub: an object of which only those facts are known.
+	load *load
+}
+
+// load is what an Object carries on its way through client-go, and what of that stays in the cache. It is the listener's
+// from the moment at which the object reaches it; until then nobody but the scanner looks at it.
+type load struct {
+	raw    []byte // the JSON, until the listener takes it
+	packed []byte // the JSON, s2-compressed, where a resync will need it
+	event  uint64 // number of the watch event in the informer's intake, zero for none
+	mark   *mark  // set for a sentinel, which is no object at all: see ListWatch.sentinel
+}
+
+// typeMeta is what all objects of a kind share.
+type typeMeta struct {
 	apiVersion string
-	kind       string
+	gvk        schema.GroupVersionKind
+}
 
-	raw []byte
-
-	// listed marks an object that came from a list, or from the initial events of a streaming list: it is a state, not
-	// an event, and versions may lie between it and what was known before.
-	listed bool
-	// since is, for a listed object, the version up to which the watch had been followed before that list; empty for
-	// the first list.
-	since string
-	// initialEventsEnd marks the bookmark that ends a streaming list.
-	initialEventsEnd bool
-
-	// stub marks an object that is known from the stream only: it has no state.
-	stub bool
-	// mark is set for a sentinel, which is no object at all: see ListWatch.sentinel.
-	mark *mark
+func newTypeMeta(apiVersion, kind string) *typeMeta {
+	return &typeMeta{apiVersion: apiVersion, gvk: schema.FromAPIVersionAndKind(apiVersion, kind)}
 }
 
 var (
@@ -43,12 +48,37 @@ var (
 	_ metav1.Object  = (*Object)(nil)
 )
 
-// Raw returns the object's JSON, with apiVersion and kind, as the API server sent it. It must not be written to.
-func (o *Object) Raw() []byte { return o.raw }
+// raw returns the object's JSON, with apiVersion and kind, as the API server sent it; nil once the listener has it. It must
+// not be written to.
+func (o *Object) raw() []byte {
+	if o.load == nil {
+		return nil
+	}
+	return o.load.raw
+}
+
+// marks returns what a sentinel carries, nil for an object.
+func (o *Object) marks() *mark {
+	if o.load == nil {
+		return nil
+	}
+	return o.load.mark
+}
+
+// pack keeps the JSON, compressed.
+func pack(raw []byte) *load { return &load{packed: s2.Encode(nil, raw)} }
+
+// unpack returns the JSON that was kept, nil for none.
+func (l *load) unpack() ([]byte, error) {
+	if l == nil || l.packed == nil {
+		return nil, nil
+	}
+	return s2.Decode(nil, l.packed)
+}
 
 // GroupVersionKind returns the object's apiVersion and kind.
 func (o *Object) GroupVersionKind() schema.GroupVersionKind {
-	return schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
+	return o.kind.gvk
 }
 
 // SetGroupVersionKind does nothing: an Object is immutable.
@@ -75,15 +105,8 @@ func (o *Object) GetUID() types.UID { return o.uid }
 // GetResourceVersion returns the resourceVersion.
 func (o *Object) GetResourceVersion() string { return o.rv }
 
-var initialEventsEndAnnotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-
-// GetAnnotations returns only what the Reflector asks a bookmark for: whether it ends the initial events.
-func (o *Object) GetAnnotations() map[string]string {
-	if o.initialEventsEnd {
-		return initialEventsEndAnnotations
-	}
-	return nil
-}
+// GetAnnotations returns nothing: the field is not carried.
+func (o *Object) GetAnnotations() map[string]string { return nil }
 
 // The rest of metav1.Object is not carried: its getters return nothing, and the setters do nothing.
 
@@ -184,22 +207,18 @@ func (l *List) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// interned keeps one copy of the strings that most objects of a resource share: apiVersion, kind and namespace. It
-// belongs to one scanner and is not safe for concurrent use.
+// interned keeps one copy of what most objects of a resource share: kind and namespace. It belongs to one scanner and is
+// not safe for concurrent use.
 type interned struct {
-	last [4]string
-	next int
-	all  map[string]string
+	last  string
+	all   map[string]string
+	kind  *typeMeta
+	kinds map[string]*typeMeta // by apiVersion and kind
 }
 
-func (n *interned) get(b []byte) string {
-	if len(b) == 0 {
-		return ""
-	}
-	for _, s := range n.last {
-		if s == string(b) {
-			return s
-		}
+func (n *interned) namespace(b []byte) string {
+	if n.last == string(b) {
+		return n.last
 	}
 	s, ok := n.all[string(b)]
 	if !ok {
@@ -209,7 +228,23 @@ func (n *interned) get(b []byte) string {
 		s = string(b)
 		n.all[s] = s
 	}
-	n.last[n.next] = s
-	n.next = (n.next + 1) % len(n.last)
+	n.last = s
 	return s
+}
+
+func (n *interned) typeMeta(apiVersion, kind []byte) *typeMeta {
+	if t := n.kind; t != nil && t.apiVersion == string(apiVersion) && t.gvk.Kind == string(kind) {
+		return t
+	}
+	key := string(apiVersion) + "\x00" + string(kind)
+	t, ok := n.kinds[key]
+	if !ok {
+		if n.kinds == nil {
+			n.kinds = make(map[string]*typeMeta)
+		}
+		t = newTypeMeta(string(apiVersion), string(kind))
+		n.kinds[key] = t
+	}
+	n.kind = t
+	return t
 }

@@ -3,6 +3,7 @@ package informer
 import (
 	"fmt"
 	"log/slog"
+	"math"
 
 	"k8s.io/client-go/rest"
 )
@@ -21,5 +22,6 @@ func NewListWatch(config *rest.Config, resource Resource, namespace string, metr
 	return &ListWatch{
 		client: client, resource: resource, namespace: namespace, metrics: metrics, log: log,
 		report: func(string, error) {}, deadline: progressDeadline, rewound: func(string, string) bool { return false },
+		intake: newIntake(NewGate(math.MaxInt64)),
 	}, nil
 }

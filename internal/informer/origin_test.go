@@ -59,8 +59,8 @@ func TestResume(t *testing.T) {
 			"added configmaps/default/d "+text(born)+" watch")
 		expect(t, "marks", f.marked(), text(c))
 		expect(t, "versions that move the position", f.sunk.moved, text(gone), text(twice[0]), text(twice[1]), text(born))
-		if lists := api.seen("streaming-list"); len(lists) > 0 {
-			t.Errorf("%d streaming lists, want none: the watch resumes", len(lists))
+		if lists := api.seen("list"); len(lists) != 1 || lists[0].query.Get("limit") != "1" {
+			t.Errorf("%d lists, want only a look at the version: the watch resumes", len(lists))
 		}
 		if r := f.m.Overview().Resources[0]; r.Objects != 3 || !r.Synced {
 			t.Errorf("status %+v, want 3 objects, synced", r)
@@ -105,9 +105,7 @@ func TestResumeTooLate(t *testing.T) {
 		settle(10 * time.Second)
 		text := strconv.Itoa
 		gap := func(rv int) string { return " relist gap " + text(changed) + "-" + text(rv) }
-		got := f.next()
-		expect(t, "deletions", got[:1], "deleted configmaps/default/deleted 101 missing gap 101-"+text(born+1))
-		expectSet(t, "changes", got[1:],
+		expectSet(t, "changes", f.next(), "deleted configmaps/default/deleted 101 missing gap 101-"+text(born+1),
 			"modified configmaps/default/changed "+text(now)+gap(now),
 			"modified configmaps/default/recreated "+text(again)+gap(again),
 			"added configmaps/default/new "+text(born)+gap(born))
@@ -137,32 +135,27 @@ func expectSet(t *testing.T, what string, got []string, want ...string) {
 
 // Without a version to rely on, the first list is compared.
 func TestCompareAtTheStart(t *testing.T) {
-	for _, streaming := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t)
-			api.streaming = streaming
-			api.put("default", "deleted", "0")
-			last := api.put("default", "unchanged", "0")
-			known := api.knowing(last, "scope")
-			entered := func(o *Options) {
-				origin := o.Feeds.(*sunk).origin["configmaps"]
-				origin.Entered = func(namespace string) bool { return namespace == "other" }
-				o.Feeds.(*sunk).origin["configmaps"] = origin
-			}
-			api.remove("default", "deleted")
-			born := api.put("default", "new", "0")
-			moved := api.put("other", "old", "0")
-			f := api.followKnowing(known, entered)
-			text := strconv.Itoa
-			got := f.next()
-			expect(t, "deletions", got[:1], "deleted configmaps/default/deleted 101 missing gap 101-"+text(moved))
-			expectSet(t, "changes", got[1:],
-				"added configmaps/default/new "+text(born)+" relist gap "+text(last)+"-"+text(born),
-				"added configmaps/other/old "+text(moved)+" scope gap "+text(last)+"-"+text(moved))
-			expect(t, "marks", f.marked(), text(moved)+" "+text(last)+"-"+text(moved))
-			expect(t, "relists", f.counts.reasons(), "scope")
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t)
+		api.put("default", "deleted", "0")
+		last := api.put("default", "unchanged", "0")
+		known := api.knowing(last, "scope")
+		entered := func(o *Options) {
+			origin := o.Feeds.(*sunk).origin["configmaps"]
+			origin.Entered = func(namespace string) bool { return namespace == "other" }
+			o.Feeds.(*sunk).origin["configmaps"] = origin
+		}
+		api.remove("default", "deleted")
+		born := api.put("default", "new", "0")
+		moved := api.put("other", "old", "0")
+		f := api.followKnowing(known, entered)
+		text := strconv.Itoa
+		expectSet(t, "changes", f.next(), "deleted configmaps/default/deleted 101 missing gap 101-"+text(moved),
+			"added configmaps/default/new "+text(born)+" relist gap "+text(last)+"-"+text(born),
+			"added configmaps/other/old "+text(moved)+" scope gap "+text(last)+"-"+text(moved))
+		expect(t, "marks", f.marked(), text(moved)+" "+text(last)+"-"+text(moved))
+		expect(t, "relists", f.counts.reasons(), "scope")
+	})
 }
 
 // A server that is behind the version to resume from was restored from a backup. It would accept the watch, and drop all
@@ -174,7 +167,7 @@ func TestRewindAtTheStart(t *testing.T) {
 		f := api.followKnowing(api.knowing(5000, ""))
 		settle(time.Minute)
 		expect(t, "rewinds", f.rewound, "configmaps 5000 101")
-		if n := len(api.seen("watch", "streaming-list")); n > 0 {
+		if n := len(api.seen("watch")); n > 0 {
 			t.Errorf("%d watches of a server that is behind", n)
 		}
 	})
@@ -304,8 +297,8 @@ func TestVersionsThatDoNotRise(t *testing.T) {
 		settle(time.Minute)
 		expect(t, "rewinds", f.rewound)
 		expect(t, "states", f.states(), "configmaps v1 watching")
-		if n := len(api.seen("streaming-list")); n != 1 {
-			t.Errorf("%d streaming lists, want it compared", n)
+		if n := len(api.seen("list")); n != 3 {
+			t.Errorf("%d lists, want a look at its version, one at another resource's, and then it compared", n)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func TestOverviewDuringStop(t *testing.T) {
 	})
 }
 
-// A list that has come but was not handed over yet is not a synced one.
+// A list that has come but was not handed over yet is no list yet.
 func TestSyncedMeansHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t)
@@ -43,7 +43,7 @@ func TestSyncedMeansHandedOver(t *testing.T) {
 		release := make(chan struct{})
 		f := api.manage("configmaps", func(o *Options) { o.Feeds = &sunk{hook: func() { <-release }} })
 		o := f.m.Overview()
-		if r := o.Resources[0]; r.Position != "101" || r.State != StateStarting || r.Synced || o.Settled() {
+		if r := o.Resources[0]; r.Position != "" || r.State != StateStarting || r.Synced || o.Settled() {
 			t.Errorf("status %+v, settled %t, want a list that came and is starting", r, o.Settled())
 		}
 		close(release)
@@ -59,7 +59,6 @@ func TestSyncedMeansHandedOver(t *testing.T) {
 func TestWarningsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t)
-		api.streaming = false
 		api.intercept = func(w http.ResponseWriter, r *request) bool {
 			if r.verb != "" {
 				w.Header().Set("Warning", fmt.Sprintf(`299 - "%s v1 is deprecated"`, r.resource))

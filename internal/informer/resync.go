@@ -46,6 +46,9 @@ func NewRun(now time.Time) string { return strconv.FormatInt(now.UnixNano(), 10)
 
 // note takes an object that client-go's resync tells of.
 func (r *resync) note(o *Object, now time.Time) {
+	if r.period == 0 {
+		return
+	}
 	// All objects of one resync come without a pause; and where a resync was late, none comes twice in one.
 	if _, twice := r.told[o.uid]; twice || now.Sub(r.last) > r.period/2 {
 		r.run = NewRun(now)
@@ -88,7 +91,7 @@ func (in *informer) repeatPending() bool {
 	defer in.order.Unlock()
 	for key, p := range in.resync.pending {
 		c := (*listener)(in).change(change.OpSynced, change.ReasonResync, p.object)
-		c.Run = p.run
+		c.Raw, c.Run = (*listener)(in).body(p.object), p.run
 		if !in.feed.Repeat(c) {
 			return true
 		}
@@ -110,5 +113,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (m *Manager) informerOptions() informerOptions {
-	return informerOptions{client: m.client, metrics: m.options.Metrics, log: m.log, resync: m.options.ResyncPeriod}
+	return informerOptions{client: m.client, metrics: m.options.Metrics, log: m.log, resync: m.options.ResyncPeriod, gate: m.gate}
 }

@@ -25,7 +25,6 @@ var errBadFrame = errors.New("watch frame is not valid")
 type metadata struct {
 	apiVersion, kind         []byte
 	namespace, name, uid, rv []byte
-	initialEventsEnd         bool
 }
 
 // frame is one watch event. The slices alias the scanned line.
@@ -82,7 +81,7 @@ func scanObject(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error) {
 			m.kind, end, err = scanString(w, b, value)
 			return end, err
 		case "metadata":
-			m.namespace, m.name, m.uid, m.rv, m.initialEventsEnd = nil, nil, nil, nil, false
+			m.namespace, m.name, m.uid, m.rv = nil, nil, nil, nil
 			if b[value] != '{' {
 				return w.Skip(b, value)
 			}
@@ -107,19 +106,6 @@ func scanMetadata(w *jsonscan.Walker, b []byte, i int, m *metadata) (int, error)
 		case "resourceVersion":
 			m.rv, end, err = scanString(w, b, value)
 			return end, err
-		case "annotations":
-			m.initialEventsEnd = false
-			if b[value] != '{' {
-				return w.Skip(b, value)
-			}
-			return w.Object(b, value, func(key []byte, _, value int) (int, error) {
-				if string(key) != metav1.InitialEventsAnnotationKey {
-					return w.Skip(b, value)
-				}
-				text, end, err := scanString(w, b, value)
-				m.initialEventsEnd = string(text) == "true"
-				return end, err
-			})
 		}
 		return w.Skip(b, value)
 	})
@@ -134,17 +120,19 @@ func scanString(w *jsonscan.Walker, b []byte, i int) ([]byte, int, error) {
 	return jsonscan.String(b, i)
 }
 
-// object makes an Object of scanned metadata and JSON that the caller gives away.
+// object makes an Object of scanned metadata and JSON that the caller gives away. Its strings share one piece of memory.
 func (n *interned) object(m *metadata, raw []byte) *Object {
+	var buf [256]byte
+	text := append(append(append(buf[:0], m.name...), m.uid...), m.rv...)
+	own := string(text)
+	uid, rv := len(m.name), len(m.name)+len(m.uid)
 	return &Object{
-		namespace:        n.get(m.namespace),
-		name:             string(m.name),
-		uid:              types.UID(m.uid),
-		rv:               string(m.rv),
-		apiVersion:       n.get(m.apiVersion),
-		kind:             n.get(m.kind),
-		raw:              raw,
-		initialEventsEnd: m.initialEventsEnd,
+		namespace: n.namespace(m.namespace),
+		name:      own[:uid],
+		uid:       types.UID(own[uid:rv]),
+		rv:        own[rv:],
+		kind:      n.typeMeta(m.apiVersion, m.kind),
+		load:      &load{raw: raw},
 	}
 }
 
@@ -153,7 +141,7 @@ func (n *interned) object(m *metadata, raw []byte) *Object {
 // out. The items own their bytes: the body can be dropped.
 //
 // What is not a list for certain is refused: taken for an empty list, it would delete every object of the resource.
-func scanList(body []byte, apiVersion, kind, since string, keep func(namespace string) bool) (*List, error) {
+func scanList(body []byte, apiVersion, kind string, keep func(namespace string) bool) (*List, error) {
 	list := &List{}
 	var names interned
 	var w jsonscan.Walker
@@ -188,9 +176,7 @@ func scanList(body []byte, apiVersion, kind, since string, keep func(namespace s
 					return end, nil
 				}
 				raw := withTypeMeta(body[value:end], &m, apiVersion, kind)
-				o := names.object(&m, raw)
-				o.listed, o.since = true, since
-				list.Items = append(list.Items, o)
+				list.Items = append(list.Items, names.object(&m, raw))
 				return end, nil
 			})
 		}

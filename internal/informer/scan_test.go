@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -42,19 +41,17 @@ func referenceString(raw json.RawMessage) string {
 
 func referenceMetadata(object map[string]json.RawMessage) referenceMeta {
 	meta, _ := referenceObject(object["metadata"])
-	annotations, _ := referenceObject(meta["annotations"])
 	return referenceMeta{
 		APIVersion: referenceString(object["apiVersion"]), Kind: referenceString(object["kind"]),
 		Namespace: referenceString(meta["namespace"]), Name: referenceString(meta["name"]),
 		UID: referenceString(meta["uid"]), RV: referenceString(meta["resourceVersion"]),
-		InitialEventsEnd: referenceString(annotations[metav1.InitialEventsAnnotationKey]) == "true",
 	}
 }
 
 func (m *metadata) reference() referenceMeta {
 	return referenceMeta{
 		APIVersion: string(m.apiVersion), Kind: string(m.kind), Namespace: string(m.namespace), Name: string(m.name),
-		UID: string(m.uid), RV: string(m.rv), InitialEventsEnd: m.initialEventsEnd,
+		UID: string(m.uid), RV: string(m.rv),
 	}
 }
 
@@ -122,8 +119,6 @@ func frameSeeds(t testing.TB) [][]byte {
 		`{"type":"ADDED","object":{"metadata":{"name":"a"},"metadata":null}}`,
 		`{"type":"ADDED","object":{"metadata":"x","kind":{"kind":"y"},"apiVersion":["v1"]}}`,
 		`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`,
-		`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"annotations":{}}}}`,
-		`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":true}}}}`,
 		"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"\xff\"}}}", "\t{\n\"type\" : \"X\" , \"object\" : { } }\r\n",
 		`{"type":"ADDED","object":` + strings.Repeat(`{"a":`, 9998) + `{}` + strings.Repeat(`}`, 9998) + `}`,
 		`{"type":"ADDED","object":` + strings.Repeat(`{"a":`, 9999) + `{}` + strings.Repeat(`}`, 9999) + `}`,
@@ -223,7 +218,7 @@ func checkList(t *testing.T, body []byte) {
 	for name, keep := range map[string]func(string) bool{
 		"all": nil, "some": func(ns string) bool { return ns != "a" },
 	} {
-		list, err := scanList(body, listAPIVersion, listKind, "17", keep)
+		list, err := scanList(body, listAPIVersion, listKind, keep)
 		rv, next, items, ok := referenceList(body, keep)
 		if ok != (err == nil) {
 			t.Fatalf("%s: scanList(%q) = %v, the reference accepts: %t", name, body, err, ok)
@@ -251,30 +246,26 @@ func checkItem(t *testing.T, item map[string]json.RawMessage, o *Object) {
 		want.APIVersion = listAPIVersion
 	}
 	got := referenceMeta{
-		APIVersion: o.apiVersion, Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: string(o.uid), RV: o.rv,
-		InitialEventsEnd: o.initialEventsEnd,
+		APIVersion: o.kind.apiVersion, Kind: o.kind.gvk.Kind, Namespace: o.namespace, Name: o.name, UID: string(o.uid), RV: o.rv,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("item differs (-want +got):\n%s", diff)
 	}
-	if !o.listed || o.since != "17" {
-		t.Fatalf("item %s is not marked as listed since 17", o.name)
-	}
-	decoded, ok := referenceObject(o.raw)
+	decoded, ok := referenceObject(o.raw())
 	if !ok {
-		t.Fatalf("item's JSON %q is none", o.raw)
+		t.Fatalf("item's JSON %q is none", o.raw())
 	}
 	for _, key := range []string{"kind", "apiVersion"} {
 		if _, has := item[key]; has {
 			continue // what is there is left as it is
 		}
 		if referenceString(decoded[key]) == "" {
-			t.Fatalf("item's JSON %q has no %s", o.raw, key)
+			t.Fatalf("item's JSON %q has no %s", o.raw(), key)
 		}
 		delete(decoded, key)
 	}
 	if len(decoded) != len(item) {
-		t.Fatalf("item's JSON %q has not the members %v", o.raw, item)
+		t.Fatalf("item's JSON %q has not the members %v", o.raw(), item)
 	}
 	for key, value := range item {
 		if string(decoded[key]) != string(value) {
@@ -340,7 +331,7 @@ func TestScanListRefusesWhatIsNoList(t *testing.T) {
 		`{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"5"},"items":[]`,
 		`<html>Please log in</html>`, `"ok"`, ``,
 	} {
-		if list, err := scanList([]byte(body), listAPIVersion, listKind, "", nil); err == nil {
+		if list, err := scanList([]byte(body), listAPIVersion, listKind, nil); err == nil {
 			t.Errorf("scanList(%q) = %d items, want an error", body, len(list.Items))
 		}
 	}
@@ -349,15 +340,15 @@ func TestScanListRefusesWhatIsNoList(t *testing.T) {
 // Items must not keep the whole body in memory.
 func TestScanListCopiesItems(t *testing.T) {
 	body := []byte(`{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"x","resourceVersion":"1"}}]}`)
-	list, err := scanList(body, listAPIVersion, listKind, "", nil)
+	list, err := scanList(body, listAPIVersion, listKind, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clear(body)
 	o := list.Items[0].(*Object)
 	want := `{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"x","resourceVersion":"1"}}`
-	if string(o.Raw()) != want || o.GetName() != "x" || o.GetResourceVersion() != "1" {
-		t.Errorf("item is %q, %s, %s, want %q", o.Raw(), o.GetName(), o.GetResourceVersion(), want)
+	if string(o.raw()) != want || o.GetName() != "x" || o.GetResourceVersion() != "1" {
+		t.Errorf("item is %q, %s, %s, want %q", o.raw(), o.GetName(), o.GetResourceVersion(), want)
 	}
 }
 

@@ -187,7 +187,7 @@ func readList(ctx context.Context, client rest.Interface, r Resource, namespace 
 	if err != nil {
 		return nil, err
 	}
-	return scanList(body, r.apiVersion(), r.Kind, "", keep)
+	return scanList(body, r.apiVersion(), r.Kind, keep)
 }
 
 // Repeat hands a state, or the deletion of what is gone, to the feed of its informer, in turn with the informer's changes.

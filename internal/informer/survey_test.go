@@ -87,7 +87,7 @@ func TestSurveyOfNamespaces(t *testing.T) {
 		api := newAPI(t)
 		api.configure(func() {
 			api.intercept = func(w http.ResponseWriter, r *request) bool {
-				return r.namespace == "" && failing("configmaps", http.StatusForbidden, "Forbidden", "list", "watch", "streaming-list")(w, r)
+				return r.namespace == "" && failing("configmaps", http.StatusForbidden, "Forbidden", "list", "watch")(w, r)
 			}
 		})
 		a, b := api.put("a", "x", "0"), api.put("b", "x", "0")

@@ -14,10 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// initialEventsTimeout is how long a streaming list may be silent before it is given up for a plain list. Some
-// aggregated APIs accept the request and never end the initial events.
-const initialEventsTimeout = 30 * time.Second
-
 // shortWatch is how long a watch that brings nothing must last at least. One that ends sooner is not opened again at
 // once.
 const shortWatch = time.Second
@@ -36,8 +32,8 @@ const probeTimeout = 30 * time.Second
 // errSilent means that a watch was silent for longer than a working one is.
 var errSilent = errors.New("the watch brought neither event nor bookmark for too long")
 
-// errInitialEventsStalled means that a streaming list went silent before its end.
-var errInitialEventsStalled = errors.New("the streaming list went silent before its end")
+// errHeld means that there was no credit for what a watch brought.
+var errHeld = errors.New("the watch is held: too much is not acknowledged yet")
 
 // stream is a watch.Interface over the raw bytes of a watch response. One goroutine reads, scans and hands on; it ends
 // when the response ends, when a frame is not valid, or on Stop.
@@ -54,14 +50,9 @@ type stream struct {
 	stop   context.CancelFunc
 
 	opened time.Time
-	// from is the version that the watch began at, last the last one that the server sent, and handed the last one that
-	// was handed on. They differ where the namespace filter left something out.
-	from, last, handed string
-
-	// initial is true until the bookmark that ends a streaming list; since is then what a listed object carries.
-	initial bool
-	since   string
-	stall   *time.Timer // ends a streaming list that is silent
+	// from is the version that the watch began at, last the last one that the server sent and that is dealt with, and
+	// marked that of the last sentinel.
+	from, last, marked string
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -70,25 +61,22 @@ var _ watch.Interface = (*stream)(nil)
 // holds the FIFO's lock; the events are in memory in any case.
 const resultBuffer = 64
 
-// newStream returns a running stream over the body of a watch response from the given version; for a streaming list,
-// since is the version up to which the resource was followed before. The owner's context is the one that cancel's
-// context was made of.
-func newStream(owner, ctx context.Context, cancel context.CancelCauseFunc, lw *ListWatch, body io.ReadCloser, from string, initial bool, since string) *stream {
+// newStream returns a running stream over the body of a watch response from the given version. The owner's context is
+// the one that cancel's context was made of.
+func newStream(owner, ctx context.Context, cancel context.CancelCauseFunc, lw *ListWatch, body io.ReadCloser, from string) *stream {
 	unread, stop := context.WithCancel(owner)
 	s := &stream{
-		lw:      lw,
-		body:    body,
-		ctx:     ctx,
-		cancel:  cancel,
-		result:  make(chan watch.Event, resultBuffer),
-		done:    make(chan struct{}),
-		unread:  unread.Done(),
-		stop:    stop,
-		opened:  time.Now(),
-		from:    from,
-		last:    from,
-		initial: initial,
-		since:   since,
+		lw:     lw,
+		body:   body,
+		ctx:    ctx,
+		cancel: cancel,
+		result: make(chan watch.Event, resultBuffer),
+		done:   make(chan struct{}),
+		unread: unread.Done(),
+		stop:   stop,
+		opened: time.Now(),
+		from:   from,
+		last:   from,
 	}
 	go s.run()
 	return s
@@ -113,10 +101,6 @@ func (s *stream) run() {
 	defer guard.Wait()
 	defer s.cancel(nil)
 	defer func() { _ = s.body.Close() }()
-	if s.initial {
-		s.stall = time.AfterFunc(initialEventsTimeout, func() { s.cancel(errInitialEventsStalled) })
-		defer s.stall.Stop()
-	}
 	proven := time.AfterFunc(provenWatch, s.lw.watchLasts)
 	err := s.read()
 	proven.Stop()
@@ -153,6 +137,7 @@ func (s *stream) guard() {
 func (s *stream) doubt() {
 	err := s.checkBehind()
 	switch {
+	case s.lw.held.Load(): // it is not the server that is silent
 	case s.lw.silence() < s.lw.deadline: // it has gone on meanwhile
 	case err != nil || !s.lw.mayBeSilent():
 		s.cancel(errSilent)
@@ -173,12 +158,9 @@ func (s *stream) checkBehind() error {
 }
 
 // read hands on events until there are no more, and returns why: io.EOF or another error of the body, an error that
-// wraps errBadFrame, or the API's error of an ERROR frame.
+// wraps errBadFrame, the API's error of an ERROR frame, or errHeld.
 func (s *stream) read() error {
-	if !s.initial {
-		// What the watch begins after has been handed on.
-		s.hand(s.lw.sentinel(s.from))
-	}
+	s.mark(s.from) // what the watch begins after has been handed on
 	frames := newFrameReader(s.body)
 	var f frame
 	var names interned
@@ -192,40 +174,26 @@ func (s *stream) read() error {
 			return err
 		}
 		s.lw.heard()
-		ends := s.initial && o.initialEventsEnd
 		switch {
-		case s.initial && event.Type == watch.Added:
-			// Only what the list consists of shows that it goes on: a busy resource that never ends it would be watched
-			// for ever without anything being handed to the cache.
-			s.stall.Reset(initialEventsTimeout)
-		case s.initial || event.Type != watch.Bookmark:
-		case behind(o.rv, s.last):
-			_ = s.checkBehind() // the server is, or the bookmark is wrong and moves nothing
-			continue
-		default:
-			s.lw.bookmarked()
-		}
-		if ends {
-			s.initial = false
-			s.stall.Stop()
-			s.from = o.rv
-			if err := s.lw.listSucceeded(o.rv); err != nil {
-				return err
+		case event.Type == watch.Bookmark:
+			if behind(o.rv, s.last) {
+				_ = s.checkBehind() // the server is, or the bookmark is wrong and moves nothing
+				continue
 			}
-		}
-		if event.Type != watch.Bookmark && s.lw.keep != nil && !s.lw.keep(o.namespace) {
+			s.lw.bookmarked()
+		case s.lw.keep != nil && !s.lw.keep(o.namespace):
 			s.passed(o.rv)
 			continue
+		default:
+			if err := s.admit(o); err != nil {
+				return err
+			}
 		}
 		select {
 		case s.result <- event:
 			s.passed(o.rv)
-			s.handed = o.rv
-			if ends {
-				s.handed = "" // the watch that follows counts for itself
-			}
-			if event.Type == watch.Bookmark && !s.initial {
-				s.hand(s.lw.sentinel(o.rv))
+			if event.Type == watch.Bookmark {
+				s.mark(o.rv)
 			}
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
@@ -233,13 +201,43 @@ func (s *stream) read() error {
 	}
 }
 
+// admit takes the credit for an event. It returns errHeld if there was none for too long; then the watch is to end before
+// the event, and the next one to begin with it.
+func (s *stream) admit(o *Object) error {
+	gate := s.lw.intake.gate
+	credit := gate.cost(len(o.raw()))
+	if !gate.tryTake(credit) {
+		s.lw.held.Store(true)
+		patience, cancel := context.WithTimeout(s.ctx, holdPatience)
+		err := gate.take(patience, credit)
+		cancel()
+		switch {
+		case s.ctx.Err() != nil:
+			if err == nil {
+				gate.give(credit)
+			}
+			return context.Cause(s.ctx)
+		case err != nil:
+			return errHeld
+		}
+		s.lw.held.Store(false)
+		s.lw.heard()
+	}
+	o.load.event = s.lw.intake.enter(credit)
+	return nil
+}
+
+// mark hands on a sentinel: the listener has everything up to the version once it sees it.
+func (s *stream) mark(rv string) {
+	s.marked = rv
+	s.hand(s.lw.sentinel(rv))
+}
+
 // passed moves the version up to which the server's events are dealt with. What could not be handed on must not: the next
 // watch begins after it.
 func (s *stream) passed(rv string) {
-	if !s.initial {
-		s.last = rv
-		s.lw.follow(rv)
-	}
+	s.last = rv
+	s.lw.follow(rv)
 }
 
 // event turns a scanned frame into what the Reflector takes. An ERROR frame is returned as an error.
@@ -268,50 +266,36 @@ func (s *stream) event(line []byte, f *frame, names *interned) (watch.Event, *Ob
 	if o.rv == "" || (o.name == "" && typ != watch.Bookmark) {
 		return watch.Event{}, nil, fmt.Errorf("%w: %s without name or resourceVersion", errBadFrame, typ)
 	}
-	o.listed, o.since = s.initial && typ != watch.Bookmark, s.since
 	return watch.Event{Type: typ, Object: o}, o, nil
 }
 
 // ended decides what the Reflector does next, after all that was handed on.
 //
 // A watch that ends, for whatever reason, is to be opened again from the last version, since a list would lose the
-// versions in between. So the channel is closed without an error, after a bookmark if the Reflector would otherwise not
-// know that version, or take the watch for a failure because it brought nothing. Only a version that the server no
-// longer has makes the Reflector list. A streaming list that cannot be completed says so, for else the Reflector asks
-// for it again at once; upon this error it falls back to a plain list.
+// versions in between. So the channel is closed without an error, after a sentinel of that version: the Reflector may not
+// know it yet, and takes a watch that brought nothing for a failure; and a list that follows must know when everything
+// before it was handed on. Only a version that the server no longer has makes the Reflector list.
 func (s *stream) ended(err error) {
-	cause := context.Cause(s.ctx)
-	stalled, silent := errors.Is(cause, errInitialEventsStalled), errors.Is(cause, errSilent)
+	silent := errors.Is(context.Cause(s.ctx), errSilent)
 	switch {
 	case silent:
 		err = errSilent
 		s.lw.stalled.Store(true)
-	case s.ctx.Err() != nil && !stalled:
+	case s.ctx.Err() != nil:
 		return
 	}
 	badFrame := errors.Is(err, errBadFrame)
 	if badFrame {
 		s.lw.metrics.BadFrame(s.lw.resource.GVR.GroupResource())
 	}
-	if s.initial {
-		if stalled {
-			s.lw.streamingListFailed()
-			err = errInitialEventsStalled
-		}
-		s.handError(apierrors.NewInternalError(fmt.Errorf("the streaming list broke off: %w", err)))
-		return
-	}
 	failed := badFrame || silent || answered(err)
 	fruitless := s.last == s.from && (failed || time.Since(s.opened) < shortWatch)
 	s.lw.watchEnded(err, failed, fruitless)
+	if s.last != s.marked {
+		s.mark(s.last)
+	}
 	if expired(err) {
 		s.handError(err)
-		return
-	}
-	if s.last != s.handed {
-		s.hand(watch.Event{Type: watch.Bookmark, Object: &Object{
-			rv: s.last, apiVersion: s.lw.resource.apiVersion(), kind: s.lw.resource.Kind,
-		}})
 	}
 }
 

@@ -327,6 +327,7 @@ func (b *broker) Resume(ctx context.Context, info publisher.StreamInfo, rewound 
 		Conn:            b.Conn,
 		Stream:          b.config.Stream,
 		MaxMsgSize:      info.MaxMsgSize,
+		Batches:         info.Batches,
 		Scheme:          b.scheme,
 		Encoder:         b.encoder,
 		Ledger:          ledger,

@@ -140,7 +140,7 @@ func ourPublisher(ctx context.Context, url string, p payload, events int) (resul
 		}
 		pub := publisher.New(publisher.Options{
 			Conn: conn, Stream: stream, MaxMsgSize: -1, Scheme: scheme, Encoder: encoder, Ledger: checkpoint.NewLedger(), Epoch: 1,
-			MaxPending: window, MaxPendingBytes: 64 << 20, Metrics: noMetrics{}, Log: log,
+			MaxPending: window, MaxPendingBytes: 64 << 20, Batches: true, Metrics: noMetrics{}, Log: log,
 		})
 		wg.Go(func() { pub.Run(running) })
 		changes := make([]*change.Change, events)

@@ -178,7 +178,7 @@ func start(t testing.TB, s setup) *rig {
 	}
 	r.Publisher = publisher.New(publisher.Options{
 		Conn: r.conn, Stream: stream, MaxMsgSize: size, Scheme: scheme, Encoder: r.encoder, Ledger: r.ledger,
-		Epoch: r.epoch, MaxPending: s.pending, MaxPendingBytes: s.bytes, Metrics: r.metrics,
+		Epoch: r.epoch, MaxPending: s.pending, MaxPendingBytes: s.bytes, Batches: true, Metrics: r.metrics,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -45,8 +45,9 @@ type Publisher interface {
 	Trouble() (publisher.Trouble, bool)
 	Parked() map[string]string
 	Fenced() <-chan struct{}
-	// SetMaxMsgSize says that the stream's own limit has changed.
+	// SetMaxMsgSize says that the stream's own limit has changed, SetBatches whether it takes atomic batches.
 	SetMaxMsgSize(int64)
+	SetBatches(bool)
 }
 
 // Broker is the connection to NATS and the stream on it.
@@ -341,6 +342,7 @@ func (b *Bridge) watchStream(ctx context.Context, p Publisher, stop context.Canc
 			return
 		}
 		p.SetMaxMsgSize(info.MaxMsgSize)
+		p.SetBatches(info.Batches)
 	}
 }
 

@@ -165,6 +165,8 @@ func (p *fakePublisher) Parked() map[string]string {
 	return p.parked
 }
 
+func (p *fakePublisher) SetBatches(bool) {}
+
 func (p *fakePublisher) SetMaxMsgSize(size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -385,6 +385,17 @@ func (c *Conn) publish(m *nats.Msg) error {
 	return err
 }
 
+// publishMember hands a message of an atomic batch to the client, which asks for no acknowledgement.
+func (c *Conn) publishMember(m *nats.Msg) error {
+	c.mu.Lock()
+	nc, err := c.nc, c.lastErr
+	c.mu.Unlock()
+	if nc == nil || err != nil {
+		return errors.Join(ErrNotConnected, err)
+	}
+	return nc.PublishMsg(m)
+}
+
 // MaxPayload returns the largest message that the connected server takes, in bytes, header block included; zero while
 // there is no connection.
 func (c *Conn) MaxPayload() int64 {

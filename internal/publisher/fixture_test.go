@@ -109,7 +109,7 @@ func newFixture(t *testing.T, seed uint64, changes ...func(*Options)) *fixture {
 	f := &fixture{broker: newModelBroker(t, seed), metrics: newTestMetrics(), ledger: newTestLedger()}
 	o := Options{
 		Stream: testStream, MaxMsgSize: -1, Scheme: testScheme, Encoder: testEncoder(t, 7), Ledger: f.ledger, Epoch: 7,
-		MaxPending: 64, MaxPendingBytes: 64 << 20, Metrics: f.metrics, Log: slog.New(slog.DiscardHandler),
+		MaxPending: 64, MaxPendingBytes: 64 << 20, Batches: true, Metrics: f.metrics, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, c := range changes {
 		c(&o)

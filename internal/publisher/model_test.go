@@ -52,6 +52,9 @@ type modelBroker struct {
 	maxPayload int64
 	slowRead   time.Duration
 	denied     map[string]bool
+	staged     map[string][]*nats.Msg // of batches, by id
+	noBatches  bool
+	batches    int // committed
 	appends    int
 	sent       []sent
 	recreated  int // how often
@@ -89,7 +92,7 @@ func newModelBroker(t *testing.T, seed uint64) *modelBroker {
 	return &modelBroker{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), connected: true, maxPayload: 1 << 20,
 		waiting: map[*nats.Msg]bool{}, inFlight: map[string]int{}, bySequence: map[uint64]*stored{},
-		last: map[string]*stored{}, ids: map[string]remembered{}, denied: map[string]bool{},
+		last: map[string]*stored{}, ids: map[string]remembered{}, denied: map[string]bool{}, staged: map[string][]*nats.Msg{},
 	}
 }
 
@@ -208,6 +211,57 @@ func apiError(code int) error {
 	return &jetstream.APIError{Code: 400, ErrorCode: jetstream.ErrorCode(code), Description: "scripted"}
 }
 
+// publishMember stages a message of a batch. One that is lost on the way makes the batch incomplete.
+func (b *modelBroker) publishMember(m *nats.Msg) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.connected {
+		return ErrNotConnected
+	}
+	if b.chance(b.faults.dropPublish) || b.denied[m.Subject] {
+		return nil
+	}
+	staged := *m
+	staged.Header = maps.Clone(m.Header)
+	id := m.Header.Get(headerBatchID)
+	b.staged[id] = append(b.staged[id], &staged)
+	return nil
+}
+
+// applyBatch is what the stream does with the last message of a batch.
+func (b *modelBroker) applyBatch(id string, m *nats.Msg) (*jetstream.PubAck, error) {
+	all := append(b.staged[id], m)
+	delete(b.staged, id)
+	if b.noBatches {
+		return nil, apiError(codeBatchDisabled)
+	}
+	for i, member := range all {
+		if member.Header.Get(headerBatchSequence) != strconv.Itoa(i+1) {
+			return nil, apiError(codeBatchIncomplete)
+		}
+		if r, ok := b.ids[member.Header.Get(jetstream.MsgIDHeader)]; ok && time.Now().Before(r.until) {
+			return nil, apiError(codeBatchDuplicate)
+		}
+		expected, err := strconv.ParseUint(member.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
+		if (err == nil) != (i == 0) || member.Subject != m.Subject {
+			b.t.Errorf("message %d of a batch on %s expects %q", i+1, member.Subject, member.Header.Get(jetstream.ExpectedLastSubjSeqHeader))
+		}
+		last := uint64(0)
+		if l := b.last[m.Subject]; l != nil {
+			last = l.sequence
+		}
+		if i == 0 && last != expected {
+			return nil, apiError(10071)
+		}
+	}
+	b.batches++
+	ack := &jetstream.PubAck{Stream: testStream}
+	for _, member := range all {
+		ack.Sequence = b.store(member).sequence
+	}
+	return ack, nil
+}
+
 // apply is what the stream does with a message.
 func (b *modelBroker) apply(m *nats.Msg) (*jetstream.PubAck, error) {
 	b.appends++
@@ -220,6 +274,9 @@ func (b *modelBroker) apply(m *nats.Msg) (*jetstream.PubAck, error) {
 	case b.chance(b.faults.busy):
 		codes := []int{10164, codeIDInProcess, codeSequenceNotReady, codeClusterNotAvail}
 		return nil, apiError(codes[b.rng.IntN(len(codes))])
+	}
+	if batch := m.Header.Get(headerBatchID); batch != "" {
+		return b.applyBatch(batch, m)
 	}
 	if r, ok := b.ids[id]; ok && time.Now().Before(r.until) {
 		return &jetstream.PubAck{Stream: testStream, Sequence: r.sequence, Duplicate: true}, nil

@@ -49,10 +49,15 @@ type object struct {
 	before   *object     // neighbours in the list of flights
 	after    *object
 
+	batch  *batch // the append, where it is more than the head; id is that of its last message, size that of all
+	single bool   // the head must go by itself
+	flying int    // how many messages the copy in flight is
+
 	level  message.Level // how far the head had to be reduced
 	again  bool          // the head's id must say again
 	parked bool          // reported as set aside for a reason of its own
 
+	overloads  int       // times in a row that the broker had too many requests
 	soon       int       // times in a row that the broker was busy with an earlier append
 	failures   int       // times that the append failed, whosever fault it was
 	failing    time.Time // since when
@@ -79,7 +84,7 @@ func (o *object) forget(m *nats.Msg) bool {
 
 // reset forgets the encoded append, so that the head is decided upon anew.
 func (o *object) reset() {
-	o.msg, o.change, o.id, o.expected, o.size = nil, nil, "", 0, 0
+	o.msg, o.change, o.id, o.expected, o.size, o.batch = nil, nil, "", 0, 0, nil
 	o.first, o.earlier = time.Time{}, nil
 }
 
@@ -142,6 +147,7 @@ func (s *shard) prepare(o *object) (waits, ready bool) {
 		s.park(o, err)
 		return true, false
 	}
+	s.gather(o)
 	return false, true
 }
 
@@ -181,12 +187,12 @@ func (s *shard) reduce(o *object) bool {
 // send appends the object's encoded message. It returns false if the window has no room for it or there is no
 // connection.
 func (s *shard) send(o *object) bool {
-	if s.inFlight > 0 && s.inFlightBytes+o.size > s.maxBytes {
+	if s.inFlight > 0 && s.inFlightBytes+o.size > s.window.bytes() {
 		return false
 	}
-	m := *o.msg
 	now := time.Now()
-	if err := s.p.broker.publish(&m); err != nil {
+	m, err := s.handOver(o)
+	if err != nil {
 		if r, code := classify(err); r == reactResend {
 			s.pause(troubleOf(s.p.options.Stream, r, code, err))
 			return false
@@ -198,8 +204,17 @@ func (s *shard) send(o *object) bool {
 	if o.first.IsZero() {
 		o.first = now
 	}
-	s.launch(o, &m)
+	s.launch(o, m)
 	return true
+}
+
+// handOver gives the object's append to the client, and returns the message whose outcome is the append's.
+func (s *shard) handOver(o *object) (*nats.Msg, error) {
+	if o.batch != nil {
+		return s.sendBatch(o.batch)
+	}
+	m := *o.msg
+	return &m, s.p.broker.publish(&m)
 }
 
 // acked handles an acknowledgement.
@@ -209,6 +224,7 @@ func (s *shard) acked(m *nats.Msg, ack *jetstream.PubAck) {
 	case o == nil:
 		return // of an append whose outcome was known already
 	case o.flight == m:
+		s.window.answered(o.sent, time.Now())
 		s.land(o)
 		if ack.Duplicate {
 			// The broker remembers the id; that the message is still stored, and where, is another matter.
@@ -223,11 +239,21 @@ func (s *shard) acked(m *nats.Msg, ack *jetstream.PubAck) {
 		heap.Remove(&s.delayed, o.index)
 	}
 	c := o.change
-	s.stored(o, change.Stored{UID: c.UID, RV: c.RV, Op: c.Op, Sequence: ack.Sequence, Epoch: s.p.options.Epoch})
+	if o.batch != nil {
+		c = o.batch.last().change
+	}
+	stored := storedBy(c, s.p.options.Epoch)
+	stored.Sequence = ack.Sequence
+	s.stored(o, stored)
 }
 
-// stored records that the stream has the object's append, and goes on with the next change.
+// stored records that the stream has the object's append, the last message of which has the given sequence, and goes on
+// with the next change.
 func (s *shard) stored(o *object, stored change.Stored) {
+	if o.batch != nil {
+		s.storedBatch(o, stored)
+		return
+	}
 	c := o.change
 	s.p.options.Ledger.Put(o.subject, stored)
 	if stored.Epoch == s.p.options.Epoch {
@@ -237,6 +263,11 @@ func (s *shard) stored(o *object, stored change.Stored) {
 	}
 	s.flowing(o)
 	s.finish(o)
+	s.next(o)
+}
+
+// next goes on with an object whose append is done.
+func (s *shard) next(o *object) {
 	if len(o.queue) > 0 {
 		s.makeReady(o)
 	} else if !o.queued { // else step lets go of it, once it comes to it
@@ -253,8 +284,8 @@ func (s *shard) finish(o *object) {
 	if o.denials > 0 {
 		s.denied--
 	}
-	o.level, o.again, o.culprit = message.LevelObject, false, false
-	o.soon, o.failures, o.setbacks, o.denials = 0, 0, 0, 0
+	o.level, o.again, o.single, o.culprit = message.LevelObject, false, false, false
+	o.soon, o.overloads, o.failures, o.setbacks, o.denials = 0, 0, 0, 0, 0
 	if o.parked {
 		o.parked = false
 		s.p.clearParked(o.subject)

@@ -17,6 +17,9 @@ const (
 	soon = 5 * time.Millisecond
 	// soonAttempts is how often that is tried before the subject's last message is read instead.
 	soonAttempts = 20
+	// overloadAttempts is how often an append is tried again, with the window halved, while the broker has too many
+	// requests, before the broker counts as one that takes nothing.
+	overloadAttempts = 5
 	// parkedRetry is how often an object that cannot be published for a reason of its own is tried again.
 	parkedRetry = time.Minute
 
@@ -42,6 +45,19 @@ const (
 func (s *shard) react(o *object, err error) {
 	r, code := classify(err)
 	s.p.options.Metrics.Retried(code)
+	if o.batch != nil {
+		switch r {
+		case reactNoBatches:
+			s.batchesAfter = time.Now().Add(batchPause)
+			fallthrough
+		case reactUnbatch, reactReduce: // nothing of it is stored
+			o.unbatch()
+			s.makeReady(o)
+			return
+		case reactHold:
+			o.unbatch() // one message may be taken where many are not
+		}
+	}
 	switch r {
 	case reactSoon:
 		if o.soon++; o.soon < soonAttempts {
@@ -61,6 +77,15 @@ func (s *shard) react(o *object, err error) {
 		s.makeReady(o)
 	case reactDenied:
 		s.deny(o, err)
+	case reactSlower:
+		s.window.congested(o.sent, time.Now())
+		if o.overloads++; o.overloads < overloadAttempts {
+			s.delay(o, backoff(o.overloads, setbackMin, setbackMax))
+			return
+		}
+		o.overloads = 0
+		reason, text := troubleOf(s.p.options.Stream, r, code, err)
+		s.setBack(o, reason, text)
 	default:
 		reason, text := troubleOf(s.p.options.Stream, r, code, err)
 		s.setBack(o, reason, text)
@@ -242,6 +267,11 @@ func (s *shard) verified(o *object, r *record) {
 			return
 		}
 	}
+	if o.batch != nil {
+		o.unbatch()
+		s.makeReady(o)
+		return
+	}
 	before := o.again
 	o.reset()
 	o.again = true
@@ -277,8 +307,13 @@ func (s *shard) haveLast(o *object, r *record) {
 	} else {
 		s.p.options.Ledger.Forget(o.subject)
 	}
-	expected := o.expected
+	expected, batched := o.expected, o.batch != nil
 	o.reset()
+	if found == expected && batched {
+		o.single = true // the broker holds one of it for a duplicate: by itself it will be told which
+		s.makeReady(o)
+		return
+	}
 	if found == expected {
 		o.culprit = true
 		s.aside(o, "the stream refuses an append after the very message that it says is the subject's last", setbackMax)

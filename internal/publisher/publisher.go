@@ -52,6 +52,8 @@ type Options struct {
 	Epoch      uint64
 	// Rewound is the first epoch of the cluster's present history, zero if it has only one; see message.WriterRecord.
 	Rewound uint64
+	// Batches says that the stream takes atomic batches; see SetBatches.
+	Batches bool
 	// MaxPending bounds the appends in flight; MaxPendingBytes their size. A message larger than that goes alone.
 	MaxPending      int
 	MaxPendingBytes int64
@@ -64,6 +66,9 @@ type broker interface {
 	// publish hands a message to the client. The outcome comes to the handler with the same pointer, at most once and
 	// perhaps never: a connection that closes takes what was under way with it.
 	publish(m *nats.Msg) error
+	// publishMember hands a message to the client that is a part of an atomic batch and not its last. Nothing tells of its
+	// outcome but that of the batch.
+	publishMember(m *nats.Msg) error
 	// leaderRead reads a message at the stream's leader, nil if there is none.
 	leaderRead(ctx context.Context, stream string, request leaderRequest) (*record, error)
 	// MaxPayload is the largest message that the server takes, zero if that is not known.
@@ -82,6 +87,7 @@ type Publisher struct {
 	reads      sync.WaitGroup
 	ctx        context.Context // ends the reads; set by Run
 	maxMsgSize atomic.Int64
+	batches    atomic.Bool
 
 	pending      atomic.Int64 // changes accepted and not done
 	pendingBytes atomic.Int64 // their objects' size
@@ -125,6 +131,7 @@ func New(o Options) *Publisher {
 		parked:  map[string]string{},
 	}
 	p.maxMsgSize.Store(o.MaxMsgSize)
+	p.batches.Store(o.Batches)
 	n := max(1, min(maxShards, runtime.GOMAXPROCS(0), o.MaxPending, int(o.MaxPendingBytes/shardBytes)))
 	for i := range n {
 		p.shards = append(p.shards, newShard(p, i, max(1, o.MaxPending/n), max(1, o.MaxPendingBytes/int64(n))))
@@ -159,6 +166,9 @@ func (p *Publisher) Publish(c *change.Change) {
 // SetMaxMsgSize says that the stream's own limit has changed, -1 for none. A limit that is too low makes messages smaller
 // than they need be; one that is too high costs an attempt that the broker refuses.
 func (p *Publisher) SetMaxMsgSize(size int64) { p.maxMsgSize.Store(size) }
+
+// SetBatches says whether the stream takes atomic batches. If it is wrong, that costs an attempt that the broker refuses.
+func (p *Publisher) SetBatches(on bool) { p.batches.Store(on) }
 
 // Pending returns how many changes are accepted and not done, and the size of their objects in bytes.
 func (p *Publisher) Pending() (messages, bytes int64) { return p.pending.Load(), p.pendingBytes.Load() }

@@ -27,6 +27,15 @@ const (
 	codeIDInProcess        = 10158 // duplicate message id is in process
 	codeSequenceNotReady   = 10163 // expected last sequence per subject temporarily unavailable
 	codeTooManyRequests    = 10167 // too many requests
+	codeBatchDisabled      = 10174 // atomic publish is disabled
+	codeBatchNoSequence    = 10175 // atomic publish sequence is missing
+	codeBatchIncomplete    = 10176 // atomic publish batch is incomplete
+	codeBatchHeader        = 10177 // atomic publish unsupported header used
+	codeBatchID            = 10179 // atomic publish batch ID is invalid
+	codeBatchTooLarge      = 10199 // atomic publish batch is too large
+	codeBatchCommit        = 10200 // atomic publish batch commit is invalid
+	codeBatchDuplicate     = 10201 // atomic publish batch contains duplicate message id
+	codeBatchesInFlight    = 10210 // atomic publish too many inflight
 	codeStreamOfflineCause = 10194 // stream is offline: …
 )
 
@@ -51,6 +60,12 @@ const (
 	reactReduce
 	// reactMissing: there is no stream, or not the one we know.
 	reactMissing
+	// reactSlower: the broker has too many requests: half as many at once from here on.
+	reactSlower
+	// reactUnbatch: the broker refuses a batch as such, for now or for what it is made of: its messages go one by one.
+	reactUnbatch
+	// reactNoBatches: the broker takes no batches, or has too many of them at the moment.
+	reactNoBatches
 	// reactDenied: the server does not permit us to publish on the subject.
 	reactDenied
 )
@@ -74,6 +89,14 @@ func classify(err error) (reaction, string) {
 			return reactMissing, code
 		case codeClusterNotAvail, codeClusterNotLeader:
 			return reactResend, code
+		case codeTooManyRequests:
+			return reactSlower, code
+		case codeBatchDuplicate:
+			return reactReread, code
+		case codeBatchDisabled, codeBatchTooLarge, codeBatchesInFlight:
+			return reactNoBatches, code
+		case codeBatchNoSequence, codeBatchIncomplete, codeBatchHeader, codeBatchID, codeBatchCommit:
+			return reactUnbatch, code
 		}
 		return reactHold, code // stream full, account or server out of resources, 429, and what is new to us
 	}

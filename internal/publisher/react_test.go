@@ -34,7 +34,14 @@ func TestClassify(t *testing.T) {
 		{api(10023), reactHold, "10023"},
 		{api(10028), reactHold, "10028"},
 		{api(10047), reactHold, "10047"},
-		{api(10167), reactHold, "10167"},
+		{api(10167), reactSlower, "10167"},
+		// Batches.
+		{api(10174), reactNoBatches, "10174"},
+		{api(10199), reactNoBatches, "10199"},
+		{api(10210), reactNoBatches, "10210"},
+		{api(10176), reactUnbatch, "10176"},
+		{api(10177), reactUnbatch, "10177"},
+		{api(10201), reactReread, "10201"},
 		// No stream, another stream, JetStream off.
 		{api(10059), reactMissing, "10059"},
 		{api(10060), reactMissing, "10060"},

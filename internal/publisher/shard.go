@@ -67,7 +67,8 @@ type shard struct {
 	reading       int
 	maxMessages   int
 	maxBytes      int64
-	window        int // how many may be in flight now; one after the broker took nothing
+	window        *window   // how many may be in flight now; one after the broker took nothing
+	batchesAfter  time.Time // no batches until then
 	hold          time.Duration
 	heldUntil     time.Time
 
@@ -87,7 +88,7 @@ func newShard(p *Publisher, index, maxMessages int, maxBytes int64) *shard {
 		objects:     map[string]*object{},
 		maxMessages: maxMessages,
 		maxBytes:    maxBytes,
-		window:      maxMessages,
+		window:      newWindow(maxMessages, maxBytes),
 	}
 }
 
@@ -203,7 +204,11 @@ func (s *shard) handle(e *event) {
 func (s *shard) launch(o *object, m *nats.Msg) {
 	o.flight = m
 	s.flights.push(o)
-	s.inFlight++
+	o.flying = 1
+	if o.batch != nil {
+		o.flying = o.batch.messages
+	}
+	s.inFlight += o.flying
 	s.inFlightBytes += o.size
 }
 
@@ -211,7 +216,7 @@ func (s *shard) launch(o *object, m *nats.Msg) {
 func (s *shard) land(o *object) {
 	o.flight = nil
 	s.flights.remove(o)
-	s.inFlight--
+	s.inFlight -= o.flying
 	s.inFlightBytes -= o.size
 }
 
@@ -250,7 +255,7 @@ func (s *shard) pump(now time.Time) {
 		}
 		s.heldUntil = time.Time{}
 	}
-	for s.ready.len() > 0 && s.inFlight < s.window && s.reading < s.maxMessages && s.heldUntil.IsZero() && !s.p.isFenced() {
+	for s.ready.len() > 0 && s.inFlight < s.window.messages && s.reading < s.maxMessages && s.heldUntil.IsZero() && !s.p.isFenced() {
 		o := s.ready.first()
 		o.queued = false
 		if !s.step(o) {
@@ -269,7 +274,7 @@ func (s *shard) pause(reason, text string) {
 	}
 	s.hold = nextHold(s.hold)
 	s.heldUntil = time.Now().Add(jitter(s.hold))
-	s.window = 1
+	s.window.close()
 }
 
 // flowing notes that the broker has stored an append: the window opens again, by one for each.
@@ -279,9 +284,7 @@ func (s *shard) flowing(o *object) {
 	if o.sent.After(s.alive) {
 		s.alive = o.sent
 	}
-	if s.window < s.maxMessages {
-		s.window++
-	}
+	s.window.grow()
 	if s.troubled {
 		s.relieved()
 	}

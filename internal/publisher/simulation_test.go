@@ -152,7 +152,9 @@ func TestSimulation(t *testing.T) {
 }
 
 func simulate(t *testing.T, seed uint64) {
-	f := newFixture(t, seed, func(o *Options) { o.MaxPending = []int{1, 3, 64}[seed%3] })
+	f := newFixture(t, seed, func(o *Options) {
+		o.MaxPending, o.Batches = []int{1, 3, 64}[seed%3], seed%4 < 2
+	})
 	b := f.broker
 	former := testEncoder(t, 6)
 	w := newWorld(seed, 12)

@@ -39,6 +39,7 @@ type StreamOptions struct {
 type StreamInfo struct {
 	Created    time.Time
 	MaxMsgSize int64 // bytes, header block included; -1 for no limit of the stream's own
+	Batches    bool  // takes atomic batches
 	// Warnings are properties that weaken a guarantee or withhold a feature, in full sentences.
 	Warnings []string
 }
@@ -77,7 +78,7 @@ func EnsureStream(ctx context.Context, conn *Conn, o StreamOptions) (StreamInfo,
 	if size == 0 {
 		size = -1
 	}
-	return StreamInfo{Created: info.Created, MaxMsgSize: size, Warnings: streamWarnings(info.Config)}, nil
+	return StreamInfo{Created: info.Created, MaxMsgSize: size, Batches: info.Config.AllowAtomicPublish, Warnings: streamWarnings(info.Config)}, nil
 }
 
 // StreamCreated returns when the stream was created, to tell it from another one that took its name.

@@ -139,8 +139,8 @@ func TestRefusalOfOneObject(t *testing.T) {
 				}
 				synctest.Wait()
 				for _, s := range f.shards {
-					if s.window != s.maxMessages {
-						t.Errorf("shard %d has a window of %d", s.index, s.window)
+					if s.window.messages != s.maxMessages {
+						t.Errorf("shard %d has a window of %d", s.index, s.window.messages)
 					}
 				}
 				f.broker.plan(nil)

@@ -109,8 +109,12 @@ func describe(s informer.Status) string {
 	switch {
 	case s.Verb != "":
 		return fmt.Sprintf("%s: %s: %s", s.State, s.Verb, s.Message)
+	case !s.Synced && s.Held:
+		return "starting: the first list waits until what it has found so far is published"
 	case !s.Synced:
 		return "starting: the first list is under way"
+	case s.Held:
+		return fmt.Sprintf("%s: held until what was taken so far is published: %d objects", s.State, s.Objects)
 	}
 	return fmt.Sprintf("%s: %d objects", s.State, s.Objects)
 }
@@ -156,6 +160,8 @@ type ResourceStatus struct {
 	Version  string `json:"version"`
 	State    string `json:"state"`
 	Synced   bool   `json:"synced"`
+	// Held says that the broker does not take what the API server has to tell, so that it is left there.
+	Held     bool   `json:"held"`
 	Objects  int    `json:"objects"`
 	Position string `json:"position,omitempty"`
 	Verb     string `json:"verb,omitempty"`
@@ -190,7 +196,7 @@ func (b *Bridge) Status() Status {
 	watermarks := positions.watermarks()
 	for _, r := range overview.Resources {
 		status := ResourceStatus{
-			Resource: r.Resource.String(), Version: r.Version, State: string(r.State), Synced: r.Synced,
+			Resource: r.Resource.String(), Version: r.Version, State: string(r.State), Synced: r.Synced, Held: r.Held,
 			Objects: r.Objects, Position: r.Position, Verb: r.Verb, Message: r.Message,
 		}
 		if w := watermarks[r.Resource]; w.Version != "" {

@@ -292,31 +292,47 @@ func (a *api) watch(w http.ResponseWriter, r *request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	send := func(e event, raw string) {
+	var frames []byte
+	add := func(e event, raw string) {
 		frame := []byte(fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", e.typ, raw))
 		if a.frame != nil {
 			frame = a.frame(r, e, frame)
 		}
-		_, _ = w.Write(frame)
+		frames = append(frames, frame...)
 	}
-	_ = http.NewResponseController(w).Flush()
-	next, cutoff := 0, a.cutoff
+	bookmark := func() {
+		add(event{typ: "BOOKMARK", version: a.version}, fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, a.version))
+	}
+	// flush writes without the lock, for a client that does not read must not hold up who asks something else, nor the test.
+	flush := func() {
+		a.mu.Unlock()
+		defer a.mu.Lock()
+		if len(frames) > 0 {
+			_, _ = w.Write(frames)
+		}
+		frames = frames[:0]
+		_ = http.NewResponseController(w).Flush()
+	}
+	cutoff := a.cutoff
+	flush()
+	next := 0
 	for sent := 0; a.cutoff == cutoff; {
+		changed := a.changed
 		for ; next < len(a.history); next++ {
 			e := a.history[next]
 			if e.version <= version || e.object.resource != r.resource || r.namespace != "" && e.object.namespace != r.namespace {
 				continue
 			}
-			send(e, e.object.json(true))
+			add(e, e.object.json(true))
 			if sent++; a.closeAfter > 0 && sent == a.closeAfter {
+				flush()
 				return
 			}
 		}
 		if a.bookmarks {
-			send(event{typ: "BOOKMARK", version: a.version}, fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, a.version))
+			bookmark()
 		}
-		_ = http.NewResponseController(w).Flush()
-		changed := a.changed
+		flush()
 		a.mu.Unlock()
 		minute := time.NewTimer(time.Minute)
 		select {
@@ -325,7 +341,7 @@ func (a *api) watch(w http.ResponseWriter, r *request) {
 		case <-minute.C:
 			a.mu.Lock()
 			if !a.mute {
-				send(event{typ: "BOOKMARK", version: a.version}, fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, a.version))
+				bookmark()
 			}
 		case <-r.Context().Done():
 			minute.Stop()

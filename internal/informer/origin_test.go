@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,11 +257,12 @@ func TestEventWhileAWatchIsDoubted(t *testing.T) {
 		settle(2 * time.Minute)
 		f.next()
 		asked, answer := make(chan struct{}), make(chan struct{})
+		once := sync.OnceFunc(func() { close(asked) })
 		api.configure(func() {
 			api.mute = true
 			api.intercept = func(_ http.ResponseWriter, r *request) bool {
 				if r.verb == "list" {
-					close(asked)
+					once()
 					<-answer
 				}
 				return false

@@ -108,7 +108,12 @@ func run(ctx context.Context, rounds, events int, skipBridge bool, only *regexp.
 			&row{name: "plain async publish, same messages", payload: p.name, run: func(ctx context.Context) (result, error) {
 				return plainPublish(ctx, broker.url, p, events, sameMessages)
 			}},
-			&row{name: "our publisher", payload: p.name, run: func(ctx context.Context) (result, error) { return ourPublisher(ctx, broker.url, p, events) }},
+			&row{name: "our publisher", payload: p.name, run: func(ctx context.Context) (result, error) {
+				return ourPublisher(ctx, broker.url, p, events, coldObjects)
+			}},
+			&row{name: "our publisher, hot objects", payload: p.name, run: func(ctx context.Context) (result, error) {
+				return ourPublisher(ctx, broker.url, p, events, hotObjects)
+			}},
 		)
 	}
 	if !skipBridge {
@@ -152,9 +157,10 @@ func (r *row) median() (rate, cpu float64) {
 
 // compared names, for a row, the rows that it is measured against.
 var compared = map[string][]string{
-	"our stream decoder":    {"dynamic informer + json.Marshal"},
-	"whole bridge, restart": {"dynamic informer, first sync"},
-	"our publisher":         {"plain async publish, same messages", "plain async publish, bodies alone (limit)"},
+	"our stream decoder":         {"dynamic informer + json.Marshal"},
+	"whole bridge, restart":      {"dynamic informer, first sync"},
+	"our publisher, hot objects": {"our publisher"},
+	"our publisher":              {"plain async publish, same messages", "plain async publish, bodies alone (limit)"},
 }
 
 // comparison is a row's medians in terms of another row's.
@@ -176,6 +182,7 @@ dynamic informer  client-go's, on the same response, with json.Marshal in its ha
 plain, bodies     PublishMsgAsync of client nats.go; no header, no id, no order
 plain, same       the same with the headers and the id that the publisher's messages have
 publisher         the bridge's: encoding, ledger, one append in flight for each of 10,000 objects, compare-and-set
+hot objects       the same changes as those of 10 objects, so that many versions of each wait and leave as atomic batches
 whole bridge      the binary, from SIGCONT to the last message in the stream; while it was stopped, the updates were
                   made to 500 ConfigMaps on a real API server, and each of them arrives
 first sync        a dynamic informer's, of 50,000 ConfigMaps that are listed

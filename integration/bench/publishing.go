@@ -25,6 +25,8 @@ import (
 const (
 	// coldObjects is how many objects the published changes are spread over.
 	coldObjects = 10000
+	// hotObjects is how many they are spread over where versions of one object wait for each other.
+	hotObjects = 10
 	// window is how many publishes are in flight, the bridge's default.
 	window = 2048
 )
@@ -103,7 +105,7 @@ func sameMessages(p payload) func(int) *nats.Msg {
 		return &nats.Msg{Subject: subjects[i%coldObjects], Data: body, Header: nats.Header{
 			"Nats-Msg-Id": {id}, "ce-id": {id}, "ce-uid": {uid}, "ce-rv": {rv},
 			"ce-specversion": {"1.0"}, "ce-type": {message.Type(change.OpModified)}, "ce-source": {"/clusters/main"},
-			"ce-subject": {fmt.Sprintf("%s/default/object-%04d", p.resource.GVR.Resource, i%coldObjects)},
+			"ce-subject": {fmt.Sprintf("%s/default/object-%04d", p.resource.GVR.Resource, i%objects)},
 			"ce-time":    {time.Now().UTC().Format(time.RFC3339Nano)}, "content-type": {message.ContentJSON},
 			"ce-gvk": {"v1/" + p.resource.Kind}, "ce-reason": {string(change.ReasonWatch)}, "ce-epoch": {"1"},
 		}}
@@ -118,8 +120,8 @@ func plainSubjects(p payload) []string {
 	return subjects
 }
 
-// ourPublisher gives the same bodies to the publisher, as changes of as many objects.
-func ourPublisher(ctx context.Context, url string, p payload, events int) (result, error) {
+// ourPublisher gives the same bodies to the publisher, as changes of so many objects.
+func ourPublisher(ctx context.Context, url string, p payload, events, objects int) (result, error) {
 	raw := p.json(0)
 	scheme := message.Scheme{Prefix: "ours", Cluster: "main"}
 	var out result
@@ -147,9 +149,9 @@ func ourPublisher(ctx context.Context, url string, p payload, events int) (resul
 		for i := range changes {
 			changes[i] = &change.Change{
 				Op: change.OpModified, Reason: change.ReasonWatch,
-				Ref: change.ObjectRef{Resource: p.resource.GVR.Resource, Namespace: "default", Name: fmt.Sprintf("object-%04d", i%coldObjects)},
+				Ref: change.ObjectRef{Resource: p.resource.GVR.Resource, Namespace: "default", Name: fmt.Sprintf("object-%04d", i%objects)},
 				GVK: schema.GroupVersionKind{Version: "v1", Kind: p.resource.Kind},
-				UID: types.UID(fmt.Sprintf("3f6d0c1e-0000-4000-8000-%012d", i%coldObjects)), RV: strconv.Itoa(1000000000 + i),
+				UID: types.UID(fmt.Sprintf("3f6d0c1e-0000-4000-8000-%012d", i%objects)), RV: strconv.Itoa(1000000000 + i),
 				Raw: raw, Seen: time.Now(),
 			}
 		}

@@ -19,7 +19,7 @@ const (
 	batchLeast = 4
 	// batchMost bounds the messages of a batch; servers take 1,000 unless told otherwise. batchBytes bounds their size.
 	batchMost  = 500
-	batchBytes = 1 << 20
+	batchBytes = 4 << 20
 	// batchPause is how long a shard sends no batches after the server has refused one because of its own limits.
 	batchPause = 5 * time.Second
 )

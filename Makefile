@@ -68,8 +68,9 @@ fmt: bin/golangci-lint ## Format the code as the linter wants it
 	@cd integration && ../bin/golangci-lint fmt --config ../.golangci.yml ./...
 
 .PHONY: generate
-generate: ## Write docs/config.md anew from the code
+generate: ## Write docs/config.md and docs/metrics.md anew from the code
 	@$(GO) test -count=1 ./internal/config -run TestDocs -update
+	@$(GO) test -count=1 ./internal/server -run TestDocs -update
 
 .PHONY: controlplane
 controlplane: ## Build etcd and kube-apiserver into bin/controlplane, once

@@ -102,11 +102,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 		Log:               log,
 	})
 	state := &state{bridge: b, config: c, stream: c.Stream}
-	states := make([]string, 0, len(informer.States))
-	for _, s := range informer.States {
-		states = append(states, string(s))
-	}
-	metrics.Expose(state, states)
+	metrics.Expose(state)
 	srv, err := server.Listen(c.HTTPAddr, state, metrics)
 	if err != nil {
 		return nil, err
@@ -389,6 +385,20 @@ func (s *state) Pending() (messages, bytes int64) { return s.bridge.Pending() }
 // Connected reports whether there is a connection to NATS.
 func (s *state) Connected() bool { return s.bridge.Connected() }
 
+// Parked returns how many objects cannot be published.
+func (s *state) Parked() int { return s.bridge.Parked() }
+
+// Conditions returns which conditions for being ready are met. Those of the resources are one.
+func (s *state) Conditions() map[string]bool {
+	out := map[string]bool{}
+	for _, c := range s.bridge.Ready() {
+		name, _, _ := strings.Cut(c.Name, " ")
+		met, seen := out[name]
+		out[name] = c.OK && (met || !seen)
+	}
+	return out
+}
+
 // Leader reports whether this process publishes.
 func (s *state) Leader() bool { return s.bridge.Leader() }
 
@@ -398,7 +408,9 @@ func (s *state) Resources() []server.ResourceGauge {
 	watermarks := s.bridge.Watermarks()
 	out := make([]server.ResourceGauge, 0, len(resources))
 	for _, r := range resources {
-		out = append(out, server.ResourceGauge{Resource: r.Resource, State: string(r.State), Objects: r.Objects, Watermark: watermarks[r.Resource].Time})
+		out = append(out, server.ResourceGauge{
+			Resource: r.Resource, State: string(r.State), Objects: r.Objects, Held: r.Held, Watermark: watermarks[r.Resource].Time,
+		})
 	}
 	return out
 }

@@ -28,10 +28,14 @@ func (s *state) Status() any           { return s.status }
 type gauges struct{}
 
 func (gauges) Pending() (messages, bytes int64) { return 3, 4096 }
+func (gauges) Parked() int                      { return 2 }
 func (gauges) Connected() bool                  { return true }
 func (gauges) Leader() bool                     { return false }
+func (gauges) Conditions() map[string]bool {
+	return map[string]bool{"nats": true, "stream": false, "object": true}
+}
 func (gauges) Resources() []server.ResourceGauge {
-	return []server.ResourceGauge{{Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, State: "watching", Objects: 7}}
+	return []server.ResourceGauge{{Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, State: "watching", Objects: 7, Held: true, Watermark: time.Unix(1700000000, 0)}}
 }
 
 // start serves on a free port for the length of the test and returns the address.
@@ -110,7 +114,7 @@ func TestStatusIsJSON(t *testing.T) {
 // The names are the contract's: dashboards and alerts depend on them.
 func TestMetricNames(t *testing.T) {
 	m := server.NewMetrics("v1", "abc", "go1")
-	m.Expose(gauges{}, []string{"starting", "watching"})
+	m.Expose(gauges{})
 	url := start(t, &state{}, m)
 	gr, seen := schema.GroupResource{Group: "apps", Resource: "deployments"}, time.Unix(1700000000, 500000000)
 	m.Received(gr, "added", seen)
@@ -141,15 +145,24 @@ func TestMetricNames(t *testing.T) {
 		`deltabridge_newest_event_timestamp_seconds{group="apps",resource="deployments"} 1.7000000005e+09`,
 		`deltabridge_acknowledged_event_timestamp_seconds{group="apps",resource="deployments"} 1.7000000005e+09`,
 		`deltabridge_objects{group="apps",resource="deployments"} 7`,
+		`deltabridge_watch_held{group="apps",resource="deployments"} 1`,
+		`deltabridge_watermark_timestamp_seconds{group="apps",resource="deployments"} 1.7e+09`,
+		`deltabridge_parked_objects 2`,
+		`deltabridge_ready{condition="nats"} 1`,
+		`deltabridge_ready{condition="stream"} 0`,
 		`deltabridge_leader 0`,
 		`deltabridge_fenced_total 1`,
 		`deltabridge_oversize_total{action="metadata"} 1`,
+		`deltabridge_oversize_total{action="none"} 0`,
 		`deltabridge_nats_connected 1`,
 		`deltabridge_build_info{commit="abc",goversion="go1",version="v1"} 1`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+	if strings.Contains(body, `condition="object"`) {
+		t.Error("a remark is shown as a condition")
 	}
 }
 

@@ -322,7 +322,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 	}
-	added := []string{"namespace", "job", "instance", "pod", labels.MetricName}
+	added := []string{"namespace", "job", "instance", "pod", model.MetricNameLabel}
 	for where, query := range queries(t) {
 		expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
 		if err != nil {

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -272,24 +274,28 @@ var _ bridge.Broker = (*broker)(nil)
 
 // EnsureStream makes sure that the stream exists and fits, as far as BRIDGE_STREAM_MODE allows.
 func (b *broker) EnsureStream(ctx context.Context) (publisher.StreamInfo, error) {
-	c := b.config
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return publisher.EnsureStream(ctx, b.Conn, streamOptions(b.config, b.scheme))
+}
+
+// streamOptions says what the configuration wants of the stream.
+func streamOptions(c *config.Config, scheme message.Scheme) publisher.StreamOptions {
 	storage := jetstream.FileStorage
 	if c.StreamStorage == config.StorageMemory {
 		storage = jetstream.MemoryStorage
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return publisher.EnsureStream(ctx, b.Conn, publisher.StreamOptions{
+	return publisher.StreamOptions{
 		Name:     c.Stream,
 		Mode:     publisher.StreamMode(c.StreamMode),
 		Subjects: []string{c.SubjectPrefix + ".>"},
-		Needs:    []string{b.scheme.WriterSubject(), b.scheme.All()},
+		Needs:    []string{scheme.WriterSubject(), scheme.All()},
 		Replicas: c.StreamReplicas,
 		Storage:  storage,
 		History:  c.StreamHistory,
 		MaxAge:   c.StreamMaxAge,
 		MaxBytes: int64(c.StreamMaxBytes),
-	})
+	}
 }
 
 // Resume takes the next epoch, and only then reads the ledger: what a former writer still appends afterwards is met by
@@ -377,6 +383,48 @@ func (s *state) Status() any {
 		Checks []server.Check   `json:"checks"`
 		Config []config.Setting `json:"config"`
 	}{version, commit, s.config.Cluster, s.stream, status, checks(status.Checks), s.config.Redacted()}
+}
+
+// Page returns what the page at / shows.
+func (s *state) Page() server.Page {
+	status := s.bridge.Status()
+	out := server.Page{
+		Cluster: s.config.Cluster, Stream: s.stream, Version: version, Role: "waits until it can publish", Epoch: status.Epoch,
+		PendingMessages: status.Pending.Messages, PendingBytes: status.Pending.Bytes, Ready: status.Ready,
+	}
+	switch {
+	case s.bridge.Leader():
+		out.Role = "publishes"
+	case status.Leader != nil && !status.Leader.Leading && status.Leader.Holder != "":
+		out.Role = "stands by, " + status.Leader.Holder + " leads"
+	case status.Leader != nil && !status.Leader.Leading:
+		out.Role = "stands by"
+	}
+	remarks := map[string]server.Check{}
+	for _, c := range checks(status.Checks) {
+		if name, ok := strings.CutPrefix(c.Name, "resource "); ok {
+			remarks[name] = c
+			continue
+		}
+		out.Checks = append(out.Checks, c)
+	}
+	watermarks := s.bridge.Watermarks()
+	for _, r := range s.bridge.Resources() {
+		name := r.Resource.String()
+		line := server.PageResource{
+			Resource: r.Resource, State: string(r.State), Settled: r.Settled, Message: r.Message, Objects: r.Objects, Held: r.Held,
+			Watermark: watermarks[r.Resource].Version, WatermarkTime: watermarks[r.Resource].Time,
+		}
+		if r.State != informer.StateWatching || r.Held || r.Verb != "" {
+			line.Message = remarks[name].Message // in a sentence
+		}
+		out.Resources = append(out.Resources, line)
+		delete(remarks, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(remarks)) { // what is selected and not there
+		out.Checks = append(out.Checks, remarks[name])
+	}
+	return out
 }
 
 // Pending returns how many changes are accepted and not done, and the size of their objects.

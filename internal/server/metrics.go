@@ -15,6 +15,7 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 	codes    *codes
+	tallies  *tallies
 
 	received   *prometheus.CounterVec
 	published  *prometheus.CounterVec
@@ -60,6 +61,7 @@ func NewMetrics(version, commit, goVersion string) *Metrics {
 	m := &Metrics{
 		registry:   prometheus.NewRegistry(),
 		codes:      &codes{seen: map[string]bool{}},
+		tallies:    &tallies{of: map[schema.GroupResource]*tally{}},
 		received:   counter(eventsReceived),
 		published:  counter(messagesPublished),
 		suppressed: counter(messagesSuppressed),
@@ -97,6 +99,7 @@ func (m *Metrics) Received(gr schema.GroupResource, op string, seen time.Time) {
 // Published counts an acknowledged message. One that repeats a state says nothing of how far changes are published.
 func (m *Metrics) Published(gr schema.GroupResource, op string, seen time.Time, took time.Duration) {
 	m.published.WithLabelValues(gr.Group, gr.Resource, operation.bound(op)).Inc()
+	m.tallies.published(gr, time.Now())
 	if op != "synced" {
 		m.acked.note(gr, seen)
 	}
@@ -119,6 +122,7 @@ func (m *Metrics) Relist(gr schema.GroupResource, reason string) {
 // Gap counts a change before which versions may be missing.
 func (m *Metrics) Gap(gr schema.GroupResource) {
 	m.gaps.WithLabelValues(gr.Group, gr.Resource).Inc()
+	m.tallies.gap(gr)
 }
 
 // BadFrame counts a watch frame that was not valid.
@@ -189,6 +193,13 @@ func (n *newest) note(gr schema.GroupResource, t time.Time) {
 		n.times[gr] = t
 		n.gauge.WithLabelValues(gr.Group, gr.Resource).Set(seconds(t))
 	}
+}
+
+// of returns the newest time of a resource, zero for none.
+func (n *newest) of(gr schema.GroupResource) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.times[gr]
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

@@ -20,10 +20,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type state struct {
 	checks []server.Check
 	status any
+	page   server.Page
 }
 
 func (s *state) Ready() []server.Check { return s.checks }
 func (s *state) Status() any           { return s.status }
+func (s *state) Page() server.Page     { return s.page }
 
 type gauges struct{}
 
@@ -103,11 +105,50 @@ func TestProbes(t *testing.T) {
 }
 
 func TestStatusIsJSON(t *testing.T) {
-	url := start(t, &state{status: map[string]any{"epoch": 7}}, server.NewMetrics("v1", "abc", "go1"))
+	url := start(t, &state{status: map[string]any{"epoch": 7, "message": "a < b"}}, server.NewMetrics("v1", "abc", "go1"))
 	code, body := get(t, url+"/statusz")
 	var got map[string]any
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != 200 || got["epoch"] != 7.0 {
 		t.Errorf("%d %q: %v", code, body, err)
+	}
+	if want := "{\n  \"epoch\": 7,\n  \"message\": \"a < b\"\n}\n"; body != want {
+		t.Errorf("people read\n%s\nwant\n%s", body, want)
+	}
+}
+
+func TestPage(t *testing.T) {
+	pods, widgets := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Group: "example.com", Resource: "widgets"}
+	s := &state{page: server.Page{
+		Cluster: "prod", Stream: "KUBE", Version: "v1", Role: "publishes", Epoch: 7, PendingMessages: 12345, PendingBytes: 3 << 20,
+		Checks: []server.Check{{Name: "nats", OK: true}, {Name: "stream", Message: "is <full>"}},
+		Resources: []server.PageResource{
+			{Resource: pods, State: "watching", Settled: true, Objects: 1234, Held: true, Watermark: "4711", WatermarkTime: time.Now().Add(-90 * time.Second)},
+			{Resource: widgets, State: "forbidden", Settled: true, Message: "watch: <script>alert(1)</script>"},
+		},
+	}}
+	m := server.NewMetrics("v1", "abc", "go1")
+	now := time.Now()
+	m.Received(pods, "added", now)
+	m.Published(pods, "added", now.Add(-3*time.Second), time.Second)
+	m.Gap(pods)
+	code, body := get(t, start(t, s, m)+"/")
+	if code != 200 {
+		t.Fatalf("%d %s", code, body)
+	}
+	for _, want := range []string{
+		"<title>not ready · prod · deltabridge</title>", `http-equiv="refresh"`, "publishes", "12\u202f345", "3 MiB",
+		`<td>stream</td><td><span class="bad">no</span></td><td class="m">is &lt;full&gt;</td>`,
+		`<td>pods</td><td><span class="good">watching</span></td><td class="n">1` + "\u202f" + `234</td><td class="n">0.0</td><td class="n"><span class="warn">3s</span></td><td>4711, 1m30s ago</td><td><span class="warn">yes</span></td><td class="n"><span class="warn">1</span></td>`,
+		`<td>widgets.example.com</td><td><span class="bad">forbidden</span></td><td class="n">0</td><td class="n">0.0</td><td class="n">0s</td><td>none yet</td><td>no</td><td class="n">0</td><td class="m">watch: &lt;script&gt;`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s\n%s", want, body)
+		}
+	}
+	for _, never := range []string{"<script", "src=", "url(", "@import", "http://", "https://"} {
+		if strings.Contains(body, never) {
+			t.Errorf("the page has %s", never)
+		}
 	}
 }
 
@@ -190,7 +231,7 @@ func TestNewestDoesNotFall(t *testing.T) {
 
 func TestOnlyGet(t *testing.T) {
 	url := start(t, &state{}, server.NewMetrics("v1", "abc", "go1"))
-	for _, path := range []string{"/livez", "/readyz", "/statusz"} {
+	for _, path := range []string{"/", "/livez", "/readyz", "/statusz"} {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		r, err := client.Post(url+path, "text/plain", nil)
 		if err != nil {

@@ -69,8 +69,9 @@ func (r *rig) allow(user, namespace string, rules ...rbacv1.PolicyRule) {
 	}
 	// What is granted is in force a moment later.
 	harness.Eventually(r, harness.Patience, func() error {
-		if _, report := r.doctor(); strings.Contains(report, "the right to "+rules[0].Verbs[0]+" is missing") {
-			return fmt.Errorf("%s is not in force:\n%s", rules[0].Verbs[0], report)
+		missing := fmt.Sprintf("resource %s: the right to %s is missing", rules[0].Resources[0], rules[0].Verbs[0])
+		if _, report := r.doctor(); strings.Contains(report, missing) {
+			return fmt.Errorf("the grant is not in force:\n%s", report)
 		}
 		return nil
 	})

@@ -52,24 +52,28 @@ test-unit: ## Unit tests with the race detector; generated docs are up to date
 	@$(GO) test -race -count=1 -timeout 10m ./...
 
 .PHONY: test-integration
-test-integration: controlplane ## End-to-end and container tests on real servers
+test-integration: controlplane ## Alert rules; end-to-end and container tests on real servers
+	@cd integration/alerts && $(GO) test -count=1 -timeout 10m ./...
 	@cd integration && $(GO) test -count=1 -timeout 40m -p 1 ./...
 
 .PHONY: lint
-lint: bin/golangci-lint ## Linters and formatting, root and integration module
+lint: bin/golangci-lint ## Linters and formatting, root and integration modules
 	@echo "golangci-lint: root module"
 	@bin/golangci-lint run ./...
 	@echo "golangci-lint: integration module"
 	@cd integration && ../bin/golangci-lint run --config ../.golangci.yml ./...
+	@cd integration/alerts && ../../bin/golangci-lint run --config ../../.golangci.yml ./...
 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format the code as the linter wants it
 	@bin/golangci-lint fmt ./...
 	@cd integration && ../bin/golangci-lint fmt --config ../.golangci.yml ./...
+	@cd integration/alerts && ../../bin/golangci-lint fmt --config ../../.golangci.yml ./...
 
 .PHONY: generate
-generate: ## Write docs/config.md anew from the code
+generate: ## Write docs/config.md and docs/metrics.md anew from the code
 	@$(GO) test -count=1 ./internal/config -run TestDocs -update
+	@$(GO) test -count=1 ./internal/server -run TestDocs -update
 
 .PHONY: controlplane
 controlplane: ## Build etcd and kube-apiserver into bin/controlplane, once

@@ -19,6 +19,7 @@ const (
 
 Usage:
   bridge [run]     the service; configured by environment variables (docs/config.md)
+  bridge doctor    checks what the service needs: configuration, API access, NATS, stream (bridge doctor --help)
   bridge resync    asks a running bridge to publish the present state again (bridge resync --help)
   bridge version   version, commit, Go, client-go, nats.go
 `
@@ -44,6 +45,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitOK
 	case command == "resync":
 		return runResync(ctx, args, environ, stdout, stderr)
+	case command == "doctor":
+		return runDoctor(ctx, args, environ, stdout, stderr)
 	case len(args) > 0:
 		fmt.Fprintf(stderr, "bridge %s takes no arguments, got %q\n\n%s", command, args, usageFormat)
 		return exitConfig

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,11 +104,7 @@ func wire(c *config.Config, log *slog.Logger) (*app, error) {
 		Log:               log,
 	})
 	state := &state{bridge: b, config: c, stream: c.Stream}
-	states := make([]string, 0, len(informer.States))
-	for _, s := range informer.States {
-		states = append(states, string(s))
-	}
-	metrics.Expose(state, states)
+	metrics.Expose(state)
 	srv, err := server.Listen(c.HTTPAddr, state, metrics)
 	if err != nil {
 		return nil, err
@@ -276,24 +274,28 @@ var _ bridge.Broker = (*broker)(nil)
 
 // EnsureStream makes sure that the stream exists and fits, as far as BRIDGE_STREAM_MODE allows.
 func (b *broker) EnsureStream(ctx context.Context) (publisher.StreamInfo, error) {
-	c := b.config
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return publisher.EnsureStream(ctx, b.Conn, streamOptions(b.config, b.scheme))
+}
+
+// streamOptions says what the configuration wants of the stream.
+func streamOptions(c *config.Config, scheme message.Scheme) publisher.StreamOptions {
 	storage := jetstream.FileStorage
 	if c.StreamStorage == config.StorageMemory {
 		storage = jetstream.MemoryStorage
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return publisher.EnsureStream(ctx, b.Conn, publisher.StreamOptions{
+	return publisher.StreamOptions{
 		Name:     c.Stream,
 		Mode:     publisher.StreamMode(c.StreamMode),
 		Subjects: []string{c.SubjectPrefix + ".>"},
-		Needs:    []string{b.scheme.WriterSubject(), b.scheme.All()},
+		Needs:    []string{scheme.WriterSubject(), scheme.All()},
 		Replicas: c.StreamReplicas,
 		Storage:  storage,
 		History:  c.StreamHistory,
 		MaxAge:   c.StreamMaxAge,
 		MaxBytes: int64(c.StreamMaxBytes),
-	})
+	}
 }
 
 // Resume takes the next epoch, and only then reads the ledger: what a former writer still appends afterwards is met by
@@ -383,11 +385,67 @@ func (s *state) Status() any {
 	}{version, commit, s.config.Cluster, s.stream, status, checks(status.Checks), s.config.Redacted()}
 }
 
+// Page returns what the page at / shows.
+func (s *state) Page() server.Page {
+	status := s.bridge.Status()
+	out := server.Page{
+		Cluster: s.config.Cluster, Stream: s.stream, Version: version, Role: "waits until it can publish", Epoch: status.Epoch,
+		PendingMessages: status.Pending.Messages, PendingBytes: status.Pending.Bytes, Ready: status.Ready,
+	}
+	switch {
+	case s.bridge.Leader():
+		out.Role = "publishes"
+	case status.Leader != nil && !status.Leader.Leading && status.Leader.Holder != "":
+		out.Role = "stands by, " + status.Leader.Holder + " leads"
+	case status.Leader != nil && !status.Leader.Leading:
+		out.Role = "stands by"
+	}
+	remarks := map[string]server.Check{}
+	for _, c := range checks(status.Checks) {
+		if name, ok := strings.CutPrefix(c.Name, "resource "); ok {
+			remarks[name] = c
+			continue
+		}
+		out.Checks = append(out.Checks, c)
+	}
+	watermarks := s.bridge.Watermarks()
+	for _, r := range s.bridge.Resources() {
+		name := r.Resource.String()
+		line := server.PageResource{
+			Resource: r.Resource, State: string(r.State), Settled: r.Settled, Message: r.Message, Objects: r.Objects, Held: r.Held,
+			Watermark: watermarks[r.Resource].Version, WatermarkTime: watermarks[r.Resource].Time,
+		}
+		if r.State != informer.StateWatching || r.Held || r.Verb != "" {
+			line.Message = remarks[name].Message // in a sentence
+		}
+		out.Resources = append(out.Resources, line)
+		delete(remarks, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(remarks)) { // what is selected and not there
+		out.Checks = append(out.Checks, remarks[name])
+	}
+	return out
+}
+
 // Pending returns how many changes are accepted and not done, and the size of their objects.
 func (s *state) Pending() (messages, bytes int64) { return s.bridge.Pending() }
 
 // Connected reports whether there is a connection to NATS.
 func (s *state) Connected() bool { return s.bridge.Connected() }
+
+// Parked returns how many objects cannot be published.
+func (s *state) Parked() int { return s.bridge.Parked() }
+
+// Conditions returns which conditions for being ready are met. Those of the resources are one.
+func (s *state) Conditions() map[string]bool {
+	out := map[string]bool{}
+	for _, c := range s.bridge.Ready() {
+		name, _, _ := strings.Cut(c.Name, " ")
+		met, seen := out[name]
+		out[name] = c.OK && (met || !seen)
+	}
+	return out
+}
 
 // Leader reports whether this process publishes.
 func (s *state) Leader() bool { return s.bridge.Leader() }
@@ -398,7 +456,9 @@ func (s *state) Resources() []server.ResourceGauge {
 	watermarks := s.bridge.Watermarks()
 	out := make([]server.ResourceGauge, 0, len(resources))
 	for _, r := range resources {
-		out = append(out, server.ResourceGauge{Resource: r.Resource, State: string(r.State), Objects: r.Objects, Watermark: watermarks[r.Resource].Time})
+		out = append(out, server.ResourceGauge{
+			Resource: r.Resource, State: string(r.State), Objects: r.Objects, Held: r.Held, Watermark: watermarks[r.Resource].Time,
+		})
 	}
 	return out
 }

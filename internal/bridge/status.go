@@ -20,6 +20,10 @@ type Check struct {
 	Message string
 }
 
+// Conditions are the names of the conditions for being ready. "resource" is followed by the resource's name; "object" and
+// "objects", which are remarks and always met, are not among them.
+var Conditions = []string{"shutdown", "nats", "leader", "stream", "ledger", "publishing", "kubernetes", "resource"}
+
 // Ready returns the conditions for being ready. A resource that has a named reason for not being followed does not
 // make the bridge unready: it never holds up another one.
 func (b *Bridge) Ready() []Check {
@@ -220,6 +224,17 @@ func (b *Bridge) Pending() (messages, bytes int64) {
 		return 0, 0
 	}
 	return p.Pending()
+}
+
+// Parked returns how many objects cannot be published.
+func (b *Bridge) Parked() int {
+	b.mu.Lock()
+	p := b.publisher
+	b.mu.Unlock()
+	if p == nil {
+		return 0
+	}
+	return len(p.Parked())
 }
 
 // Resources returns the state of each selected resource.

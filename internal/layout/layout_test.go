@@ -65,6 +65,7 @@ var forbiddenModules = []string{
 	"github.com/moby",
 	"go.etcd.io",
 	"github.com/golangci",
+	"github.com/prometheus/prometheus",
 }
 
 // listed is what this test reads of `go list -json`.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -10,9 +11,11 @@ import (
 )
 
 // Metrics are the bridge's Prometheus metrics. Labels are bounded: group and resource are what is selected, and every
-// other label has a fixed set of values or is a broker's error code.
+// other label has the values of its definition, or is one of at most maxCodes error codes.
 type Metrics struct {
 	registry *prometheus.Registry
+	codes    *codes
+	tallies  *tallies
 
 	received   *prometheus.CounterVec
 	published  *prometheus.CounterVec
@@ -33,6 +36,7 @@ type ResourceGauge struct {
 	Resource schema.GroupResource
 	State    string
 	Objects  int
+	Held     bool // the broker does not take what the API server has to tell
 	// Watermark is when the resource's watermark was last written, zero for never.
 	Watermark time.Time
 }
@@ -40,58 +44,45 @@ type ResourceGauge struct {
 // Gauges is what is read at the time of a scrape. Its methods must not block for long.
 type Gauges interface {
 	Pending() (messages, bytes int64)
+	// Parked returns how many objects cannot be published.
+	Parked() int
 	Connected() bool
 	Leader() bool
+	// Conditions returns which conditions for being ready are met, by name.
+	Conditions() map[string]bool
 	Resources() []ResourceGauge
 }
 
 // NewMetrics returns metrics in a registry of their own, with those of the Go runtime and the process.
 func NewMetrics(version, commit, goVersion string) *Metrics {
-	resource := []string{"group", "resource"}
-	with := func(more ...string) []string { return append(append([]string(nil), resource...), more...) }
+	counter := func(d definition) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.name, Help: d.help}, d.names())
+	}
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_events_received_total", Help: "Changes that the informers delivered.",
-		}, with("op")),
-		published: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_messages_published_total", Help: "Messages that the stream has acknowledged.",
-		}, with("op")),
-		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_messages_suppressed_total", Help: "Changes that were not published, since the stream has them or something newer.",
-		}, with("reason")),
+		registry:   prometheus.NewRegistry(),
+		codes:      &codes{seen: map[string]bool{}},
+		tallies:    &tallies{of: map[schema.GroupResource]*tally{}},
+		received:   counter(eventsReceived),
+		published:  counter(messagesPublished),
+		suppressed: counter(messagesSuppressed),
 		ack: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "deltabridge_publish_ack_duration_seconds", Help: "Time from the first send of a message to its acknowledgement.",
+			Name: ackDuration.name, Help: ackDuration.help,
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_publish_retries_total", Help: "Appends that were refused or not answered, by the broker's error code or the client's reason.",
-		}, []string{"code"}),
-		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_relists_total", Help: "Lists after a resource's first one, by what made them necessary.",
-		}, with("reason")),
-		gaps: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_gaps_total", Help: "Changes before which intermediate versions may be missing.",
-		}, resource),
-		badFrames: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_invalid_frames_total", Help: "Watch frames that were not valid; each restarted its watch.",
-		}, resource),
-		newest: newNewest(prometheus.GaugeOpts{
-			Name: "deltabridge_newest_event_timestamp_seconds", Help: "When the newest change was received, in Unix time.",
-		}),
-		acked: newNewest(prometheus.GaugeOpts{
-			Name: "deltabridge_acknowledged_event_timestamp_seconds", Help: "When the newest acknowledged change was received, in Unix time.",
-		}),
-		oversize: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltabridge_oversize_total", Help: "Messages above a size limit of client, server or stream, by what was done.",
-		}, []string{"action"}),
-		fenced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "deltabridge_fenced_total", Help: "Times that another writer was found to have taken over.",
-		}),
+		retries:   counter(publishRetries),
+		relists:   counter(relists),
+		gaps:      counter(gaps),
+		badFrames: counter(invalidFrames),
+		newest:    newNewest(newestEvent),
+		acked:     newNewest(acknowledgedEvent),
+		oversize:  counter(oversize),
+		fenced:    prometheus.NewCounter(prometheus.CounterOpts{Name: fenced.name, Help: fenced.help}),
 	}
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "deltabridge_build_info", Help: "Always 1; the labels say which build this is.",
-	}, []string{"version", "commit", "goversion"})
+	// From zero on, so that an increase shows the first one too.
+	for _, action := range oversize.labels[0].values {
+		m.oversize.WithLabelValues(action)
+	}
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: buildInfo.name, Help: buildInfo.help}, buildInfo.names())
 	info.WithLabelValues(version, commit, goVersion).Set(1)
 	m.registry.MustRegister(m.received, m.published, m.suppressed, m.ack, m.retries, m.relists, m.gaps, m.badFrames,
 		m.newest.gauge, m.acked.gauge, m.oversize, m.fenced, info,
@@ -101,13 +92,14 @@ func NewMetrics(version, commit, goVersion string) *Metrics {
 
 // Received counts a change that an informer delivered.
 func (m *Metrics) Received(gr schema.GroupResource, op string, seen time.Time) {
-	m.received.WithLabelValues(gr.Group, gr.Resource, op).Inc()
+	m.received.WithLabelValues(gr.Group, gr.Resource, operation.bound(op)).Inc()
 	m.newest.note(gr, seen)
 }
 
 // Published counts an acknowledged message. One that repeats a state says nothing of how far changes are published.
 func (m *Metrics) Published(gr schema.GroupResource, op string, seen time.Time, took time.Duration) {
-	m.published.WithLabelValues(gr.Group, gr.Resource, op).Inc()
+	m.published.WithLabelValues(gr.Group, gr.Resource, operation.bound(op)).Inc()
+	m.tallies.published(gr, time.Now())
 	if op != "synced" {
 		m.acked.note(gr, seen)
 	}
@@ -116,20 +108,21 @@ func (m *Metrics) Published(gr schema.GroupResource, op string, seen time.Time, 
 
 // Suppressed counts a change that was not published.
 func (m *Metrics) Suppressed(gr schema.GroupResource, reason string) {
-	m.suppressed.WithLabelValues(gr.Group, gr.Resource, reason).Inc()
+	m.suppressed.WithLabelValues(gr.Group, gr.Resource, suppressReason.bound(reason)).Inc()
 }
 
 // Retried counts an append that was refused or not answered.
-func (m *Metrics) Retried(code string) { m.retries.WithLabelValues(code).Inc() }
+func (m *Metrics) Retried(code string) { m.retries.WithLabelValues(m.codes.bound(code)).Inc() }
 
 // Relist counts a list after the first.
 func (m *Metrics) Relist(gr schema.GroupResource, reason string) {
-	m.relists.WithLabelValues(gr.Group, gr.Resource, reason).Inc()
+	m.relists.WithLabelValues(gr.Group, gr.Resource, relistReason.bound(reason)).Inc()
 }
 
 // Gap counts a change before which versions may be missing.
 func (m *Metrics) Gap(gr schema.GroupResource) {
 	m.gaps.WithLabelValues(gr.Group, gr.Resource).Inc()
+	m.tallies.gap(gr)
 }
 
 // BadFrame counts a watch frame that was not valid.
@@ -138,14 +131,46 @@ func (m *Metrics) BadFrame(gr schema.GroupResource) {
 }
 
 // Oversize counts a step of the size ladder.
-func (m *Metrics) Oversize(action string) { m.oversize.WithLabelValues(action).Inc() }
+func (m *Metrics) Oversize(action string) {
+	m.oversize.WithLabelValues(oversizeAction.bound(action)).Inc()
+}
 
 // Fenced counts that another writer has taken over.
 func (m *Metrics) Fenced() { m.fenced.Inc() }
 
 // Expose adds what is read at the time of a scrape. It must be called once.
-func (m *Metrics) Expose(g Gauges, states []string) {
-	m.registry.MustRegister(&gauges{g: g, states: states})
+func (m *Metrics) Expose(g Gauges) {
+	m.registry.MustRegister(&gauges{g: g})
+}
+
+// maxCodes bounds how many error codes are told apart. The broker has some two hundred; a client meets few.
+const maxCodes = 64
+
+// otherValue stands for label values that are not told apart.
+const otherValue = "other"
+
+// codes are the error codes that were met, no more than maxCodes.
+type codes struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+func (c *codes) bound(code string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.seen[code] && len(c.seen) >= maxCodes {
+		return otherValue
+	}
+	c.seen[code] = true
+	return code
+}
+
+// bound returns a value of the label: the one given, if it is one of them.
+func (l label) bound(value string) string {
+	if slices.Contains(l.values, value) {
+		return value
+	}
+	return otherValue
 }
 
 // newest is a gauge of the newest of the times that it is told, by resource. Acknowledgements of different objects do not
@@ -156,8 +181,9 @@ type newest struct {
 	times map[schema.GroupResource]time.Time
 }
 
-func newNewest(o prometheus.GaugeOpts) *newest {
-	return &newest{gauge: prometheus.NewGaugeVec(o, []string{"group", "resource"}), times: map[schema.GroupResource]time.Time{}}
+func newNewest(d definition) *newest {
+	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.name, Help: d.help}, d.names())
+	return &newest{gauge: gauge, times: map[schema.GroupResource]time.Time{}}
 }
 
 func (n *newest) note(gr schema.GroupResource, t time.Time) {
@@ -169,47 +195,59 @@ func (n *newest) note(gr schema.GroupResource, t time.Time) {
 	}
 }
 
+// of returns the newest time of a resource, zero for none.
+func (n *newest) of(gr schema.GroupResource) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.times[gr]
+}
+
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
 // gauges collects the Gauges.
-type gauges struct {
-	g      Gauges
-	states []string
-}
+type gauges struct{ g Gauges }
 
-var (
-	pendingMessages = prometheus.NewDesc("deltabridge_pending_messages", "Changes accepted and not yet acknowledged or suppressed.", nil, nil)
-	pendingBytes    = prometheus.NewDesc("deltabridge_pending_bytes", "Size of those changes' objects.", nil, nil)
-	natsConnected   = prometheus.NewDesc("deltabridge_nats_connected", "1 while there is a connection to NATS.", nil, nil)
-	leader          = prometheus.NewDesc("deltabridge_leader", "1 while this process is the one that publishes.", nil, nil)
-	watermark       = prometheus.NewDesc("deltabridge_watermark_timestamp_seconds", "When the resource's watermark was last written, in Unix time.", []string{"group", "resource"}, nil)
-	objects         = prometheus.NewDesc("deltabridge_objects", "Objects in the informer's cache.", []string{"group", "resource"}, nil)
-	informerState   = prometheus.NewDesc("deltabridge_informer_state", "1 for the state that a resource's informer is in, 0 for the others.", []string{"group", "resource", "state"}, nil)
-)
+// scraped are the metrics of gauges.
+var scraped = func() map[string]*prometheus.Desc {
+	out := map[string]*prometheus.Desc{}
+	for _, d := range []definition{
+		pendingMessages, pendingBytes, parkedObjects, natsConnected, leader, readyCondition, objects, watchHeld, informerState, watermark,
+	} {
+		out[d.name] = prometheus.NewDesc(d.name, d.help, d.names(), nil)
+	}
+	return out
+}()
 
 // Describe implements prometheus.Collector.
 func (c *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingMessages, pendingBytes, natsConnected, leader, objects, informerState, watermark} {
+	for _, d := range scraped {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *gauges) Collect(ch chan<- prometheus.Metric) {
-	set := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	set := func(d definition, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(scraped[d.name], prometheus.GaugeValue, v, labels...)
 	}
 	messages, bytes := c.g.Pending()
 	set(pendingMessages, float64(messages))
 	set(pendingBytes, float64(bytes))
+	set(parkedObjects, float64(c.g.Parked()))
 	set(natsConnected, truth(c.g.Connected()))
 	set(leader, truth(c.g.Leader()))
+	for name, met := range c.g.Conditions() {
+		if slices.Contains(condition.values, name) {
+			set(readyCondition, truth(met), name)
+		}
+	}
 	for _, r := range c.g.Resources() {
 		set(objects, float64(r.Objects), r.Resource.Group, r.Resource.Resource)
+		set(watchHeld, truth(r.Held), r.Resource.Group, r.Resource.Resource)
 		if !r.Watermark.IsZero() {
 			set(watermark, seconds(r.Watermark), r.Resource.Group, r.Resource.Resource)
 		}
-		for _, s := range c.states {
+		for _, s := range state.values {
 			set(informerState, truth(s == r.State), r.Resource.Group, r.Resource.Resource, s)
 		}
 	}

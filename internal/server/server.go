@@ -29,9 +29,11 @@ type State interface {
 	Ready() []Check
 	// Status returns what /statusz shows, to be encoded as JSON.
 	Status() any
+	// Page returns what the page at / shows.
+	Page() Page
 }
 
-// Server serves /livez, /readyz, /metrics and /statusz.
+// Server serves /livez, /readyz, /metrics, /statusz, and a page for people at /.
 type Server struct {
 	http     *http.Server
 	listener net.Listener
@@ -51,6 +53,7 @@ func newServer(listener net.Listener, state State, metrics *Metrics) *Server {
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { ready(w, r, state) })
 	mux.HandleFunc("GET /statusz", func(w http.ResponseWriter, _ *http.Request) { status(w, state) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { showPage(w, state, metrics) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.registry, promhttp.HandlerOpts{}))
 	unused := &unusedConns{conns: map[net.Conn]struct{}{}}
 	s := &Server{
@@ -139,7 +142,9 @@ func ready(w http.ResponseWriter, r *http.Request, state State) {
 
 func status(w http.ResponseWriter, state State) {
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false) // people read it, and no browser takes it for a page
 	_ = encoder.Encode(state.Status())
 }

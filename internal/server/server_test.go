@@ -20,18 +20,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type state struct {
 	checks []server.Check
 	status any
+	page   server.Page
 }
 
 func (s *state) Ready() []server.Check { return s.checks }
 func (s *state) Status() any           { return s.status }
+func (s *state) Page() server.Page     { return s.page }
 
 type gauges struct{}
 
 func (gauges) Pending() (messages, bytes int64) { return 3, 4096 }
+func (gauges) Parked() int                      { return 2 }
 func (gauges) Connected() bool                  { return true }
 func (gauges) Leader() bool                     { return false }
+func (gauges) Conditions() map[string]bool {
+	return map[string]bool{"nats": true, "stream": false, "object": true}
+}
 func (gauges) Resources() []server.ResourceGauge {
-	return []server.ResourceGauge{{Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, State: "watching", Objects: 7}}
+	return []server.ResourceGauge{{Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, State: "watching", Objects: 7, Held: true, Watermark: time.Unix(1700000000, 0)}}
 }
 
 // start serves on a free port for the length of the test and returns the address.
@@ -99,18 +105,57 @@ func TestProbes(t *testing.T) {
 }
 
 func TestStatusIsJSON(t *testing.T) {
-	url := start(t, &state{status: map[string]any{"epoch": 7}}, server.NewMetrics("v1", "abc", "go1"))
+	url := start(t, &state{status: map[string]any{"epoch": 7, "message": "a < b"}}, server.NewMetrics("v1", "abc", "go1"))
 	code, body := get(t, url+"/statusz")
 	var got map[string]any
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != 200 || got["epoch"] != 7.0 {
 		t.Errorf("%d %q: %v", code, body, err)
+	}
+	if want := "{\n  \"epoch\": 7,\n  \"message\": \"a < b\"\n}\n"; body != want {
+		t.Errorf("people read\n%s\nwant\n%s", body, want)
+	}
+}
+
+func TestPage(t *testing.T) {
+	pods, widgets := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Group: "example.com", Resource: "widgets"}
+	s := &state{page: server.Page{
+		Cluster: "prod", Stream: "KUBE", Version: "v1", Role: "publishes", Epoch: 7, PendingMessages: 12345, PendingBytes: 3 << 20,
+		Checks: []server.Check{{Name: "nats", OK: true}, {Name: "stream", Message: "is <full>"}},
+		Resources: []server.PageResource{
+			{Resource: pods, State: "watching", Settled: true, Objects: 1234, Held: true, Watermark: "4711", WatermarkTime: time.Now().Add(-90 * time.Second)},
+			{Resource: widgets, State: "forbidden", Settled: true, Message: "watch: <script>alert(1)</script>"},
+		},
+	}}
+	m := server.NewMetrics("v1", "abc", "go1")
+	now := time.Now()
+	m.Received(pods, "added", now)
+	m.Published(pods, "added", now.Add(-3*time.Second), time.Second)
+	m.Gap(pods)
+	code, body := get(t, start(t, s, m)+"/")
+	if code != 200 {
+		t.Fatalf("%d %s", code, body)
+	}
+	for _, want := range []string{
+		"<title>not ready · prod · deltabridge</title>", `http-equiv="refresh"`, "publishes", "12\u202f345", "3 MiB",
+		`<td>stream</td><td><span class="bad">no</span></td><td class="m">is &lt;full&gt;</td>`,
+		`<td>pods</td><td><span class="good">watching</span></td><td class="n">1` + "\u202f" + `234</td><td class="n">0.0</td><td class="n"><span class="warn">3s</span></td><td>4711, 1m30s ago</td><td><span class="warn">yes</span></td><td class="n"><span class="warn">1</span></td>`,
+		`<td>widgets.example.com</td><td><span class="bad">forbidden</span></td><td class="n">0</td><td class="n">0.0</td><td class="n">0s</td><td>none yet</td><td>no</td><td class="n">0</td><td class="m">watch: &lt;script&gt;`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s\n%s", want, body)
+		}
+	}
+	for _, never := range []string{"<script", "src=", "url(", "@import", "http://", "https://"} {
+		if strings.Contains(body, never) {
+			t.Errorf("the page has %s", never)
+		}
 	}
 }
 
 // The names are the contract's: dashboards and alerts depend on them.
 func TestMetricNames(t *testing.T) {
 	m := server.NewMetrics("v1", "abc", "go1")
-	m.Expose(gauges{}, []string{"starting", "watching"})
+	m.Expose(gauges{})
 	url := start(t, &state{}, m)
 	gr, seen := schema.GroupResource{Group: "apps", Resource: "deployments"}, time.Unix(1700000000, 500000000)
 	m.Received(gr, "added", seen)
@@ -141,15 +186,24 @@ func TestMetricNames(t *testing.T) {
 		`deltabridge_newest_event_timestamp_seconds{group="apps",resource="deployments"} 1.7000000005e+09`,
 		`deltabridge_acknowledged_event_timestamp_seconds{group="apps",resource="deployments"} 1.7000000005e+09`,
 		`deltabridge_objects{group="apps",resource="deployments"} 7`,
+		`deltabridge_watch_held{group="apps",resource="deployments"} 1`,
+		`deltabridge_watermark_timestamp_seconds{group="apps",resource="deployments"} 1.7e+09`,
+		`deltabridge_parked_objects 2`,
+		`deltabridge_ready{condition="nats"} 1`,
+		`deltabridge_ready{condition="stream"} 0`,
 		`deltabridge_leader 0`,
 		`deltabridge_fenced_total 1`,
 		`deltabridge_oversize_total{action="metadata"} 1`,
+		`deltabridge_oversize_total{action="none"} 0`,
 		`deltabridge_nats_connected 1`,
 		`deltabridge_build_info{commit="abc",goversion="go1",version="v1"} 1`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+	if strings.Contains(body, `condition="object"`) {
+		t.Error("a remark is shown as a condition")
 	}
 }
 
@@ -177,7 +231,7 @@ func TestNewestDoesNotFall(t *testing.T) {
 
 func TestOnlyGet(t *testing.T) {
 	url := start(t, &state{}, server.NewMetrics("v1", "abc", "go1"))
-	for _, path := range []string{"/livez", "/readyz", "/statusz"} {
+	for _, path := range []string{"/", "/livez", "/readyz", "/statusz"} {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		r, err := client.Post(url+path, "text/plain", nil)
 		if err != nil {

@@ -49,6 +49,7 @@ func (s slowState) Ready() []Check {
 	return []Check{{Name: "a", OK: true, Message: "two\nlines"}}
 }
 func (slowState) Status() any { return nil }
+func (slowState) Page() Page  { return Page{} }
 
 // polls is what net/http may take to see that a connection is closed.
 const polls = 10 * time.Millisecond

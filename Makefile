@@ -52,7 +52,7 @@ test-unit: ## Unit tests with the race detector; generated docs are up to date
 	@$(GO) test -race -count=1 -timeout 10m ./...
 
 .PHONY: test-integration
-test-integration: controlplane ## Alert rules; end-to-end and container tests on real servers
+test-integration: controlplane bin/helm ## Alert rules; end-to-end, chart and container tests on real servers
 	@cd integration/alerts && $(GO) test -count=1 -timeout 10m ./...
 	@cd integration && $(GO) test -count=1 -timeout 40m -p 1 ./...
 
@@ -71,9 +71,10 @@ fmt: bin/golangci-lint ## Format the code as the linter wants it
 	@cd integration/alerts && ../../bin/golangci-lint fmt --config ../../.golangci.yml ./...
 
 .PHONY: generate
-generate: ## Write docs/config.md and docs/metrics.md anew from the code
+generate: ## Write docs/config.md, docs/metrics.md and the chart's README anew from the code
 	@$(GO) test -count=1 ./internal/config -run TestDocs -update
 	@$(GO) test -count=1 ./internal/server -run TestDocs -update
+	@cd integration && $(GO) test -count=1 ./chart -run TestReadme -update
 
 .PHONY: controlplane
 controlplane: ## Build etcd and kube-apiserver into bin/controlplane, once
@@ -110,6 +111,11 @@ bin/golangci-lint: tools/go.mod tools/go.sum
 	@echo "building bin/golangci-lint (once; about two minutes with a cold cache)"
 	@cd tools && $(GO) build -trimpath -ldflags '-s -w' -o ../bin/golangci-lint \
 	  github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+bin/helm: tools/helm/go.mod tools/helm/go.sum
+	@echo "building bin/helm (once; about six minutes with a cold cache)"
+	@cd tools/helm && $(GO) build -trimpath -ldflags '-s -w' -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 	@touch $@
 
 bin/image/ca-certificates.crt: tools/go.mod tools/go.sum tools/cabundle/main.go

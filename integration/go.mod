@@ -19,7 +19,10 @@ require (
 	k8s.io/client-go v0.37.2
 )
 
-require github.com/synadia-io/orbit.go/natscontext v0.1.1 // indirect
+require (
+	github.com/kelseyhightower/envconfig v1.4.0 // indirect
+	github.com/synadia-io/orbit.go/natscontext v0.1.1 // indirect
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -98,7 +101,7 @@ require (
 	go.opentelemetry.io/otel/metric v1.44.0 // indirect
 	go.opentelemetry.io/otel/trace v1.44.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect

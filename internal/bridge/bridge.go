@@ -1,6 +1,6 @@
 // Package bridge is the straight line from an API server's watch to a stream's acknowledgement, and the life around it:
 //
-//	watch bytes ─▶ frame scanner ─▶ Reflector ─▶ FIFO ─▶ Indexer          internal/informer and client-go
+//	watch bytes ─▶ frame scanner ─▶ gate ─▶ Reflector ─▶ FIFO ─▶ Indexer  internal/informer and client-go
 //	            ─▶ processor ─▶ listener ─▶ change                        internal/informer
 //	            ─▶ feed ─▶ bridge.take ─▶ per-object queue                        here, internal/publisher
 //	            ─▶ decide against the ledger ─▶ encode ─▶ subject         internal/publisher, internal/message

@@ -47,7 +47,7 @@ type Config struct {
 	// ResyncPeriod is 0 for off, else at least a second: client-go does not go below.
 	ResyncPeriod time.Duration `envconfig:"BRIDGE_RESYNC_PERIOD" default:"0" accepted:"0 for off, or a duration of at least 1s, such as 30m or 12h" desc:"How often every live object is published again, as synced: the informers' own resync. It waits while changes are to be published; the time between two can be longer than the period."`
 	// BufferBytes is the payload held for events that are not yet acknowledged.
-	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together."`
+	BufferBytes ByteSize `envconfig:"BRIDGE_BUFFER_BYTES" default:"64Mi" accepted:"a size of at least 1Mi, such as 512Mi, 1Gi or 200000000" desc:"Payload held for events not yet acknowledged, all resources together, counted with 1 KiB for each beside its object. While it is used up, nothing more is read from the API server."`
 	// WatermarkInterval is at least 100ms.
 	WatermarkInterval time.Duration `envconfig:"BRIDGE_WATERMARK_INTERVAL" default:"10s" accepted:"a duration of at least 100ms, such as 1s, 10s or 1m" desc:"How often a checkpoint is written for a resource whose position has moved."`
 	// WatchProgressDeadline is at least 1s.

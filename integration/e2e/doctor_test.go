@@ -142,26 +142,26 @@ func (r *rig) lastSequence() uint64 {
 }
 
 func TestDoctorOnConfiguration(t *testing.T) {
-	r := newRig(t, configMaps)
+	base := newRig(t, configMaps)
 	t.Run("bad values", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_STREAM_MODE", "destroy", "BRIDGE_KUBE_QPS", "many")
+		r := base.with(t, "BRIDGE_STREAM_MODE", "destroy", "BRIDGE_KUBE_QPS", "many")
 		r.requireDoctor(2, `FAIL  configuration: BRIDGE_STREAM_MODE="destroy"`, `FAIL  configuration: BRIDGE_KUBE_QPS="many"`)
 	})
 	t.Run("no kubeconfig", func(t *testing.T) {
-		r.with(t, "KUBECONFIG", "/no/such/file").requireDoctor(2, `FAIL  configuration: KUBECONFIG="/no/such/file"`)
+		base.with(t, "KUBECONFIG", "/no/such/file").requireDoctor(2, `FAIL  configuration: KUBECONFIG="/no/such/file"`)
 	})
 	t.Run("not a kubeconfig", func(t *testing.T) {
 		path := t.TempDir() + "/kubeconfig"
 		if err := os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\nclusters: 7\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r.with(t, "KUBECONFIG", path).requireDoctor(2, `FAIL  configuration: KUBECONFIG="`+path)
+		base.with(t, "KUBECONFIG", path).requireDoctor(2, `FAIL  configuration: KUBECONFIG="`+path)
 	})
 	t.Run("no such context", func(t *testing.T) {
-		r.with(t, "BRIDGE_KUBE_CONTEXT", "elsewhere").requireDoctor(2, `FAIL  configuration: KUBECONFIG=`)
+		base.with(t, "BRIDGE_KUBE_CONTEXT", "elsewhere").requireDoctor(2, `FAIL  configuration: KUBECONFIG=`)
 	})
 	t.Run("unknown variable", func(t *testing.T) {
-		r.with(t, "BRIDGE_RESOURCE", "pods").requireDoctor(0, "warn  configuration: BRIDGE_RESOURCE: ")
+		base.with(t, "BRIDGE_RESOURCE", "pods").requireDoctor(0, "warn  configuration: BRIDGE_RESOURCE: ")
 	})
 }
 
@@ -174,9 +174,9 @@ func (r *rig) with(t *testing.T, pairs ...string) *rig {
 }
 
 func TestDoctorOnTheAPIServer(t *testing.T) {
-	r := newRig(t, configMaps)
+	base := newRig(t, configMaps)
 	t.Run("unreachable", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.set("KUBECONFIG", r.kubeconfig(func(c *clientcmdapi.Config) {
 			for _, cluster := range c.Clusters {
 				cluster.Server = fmt.Sprintf("https://127.0.0.1:%d", freePort(t))
@@ -185,7 +185,7 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 		r.requireDoctor(1, "FAIL  kubernetes: the API server cannot be reached", "ok    nats: ")
 	})
 	t.Run("unauthorized", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.set("KUBECONFIG", r.kubeconfig(func(c *clientcmdapi.Config) {
 			for name := range c.AuthInfos {
 				c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "stale"}
@@ -194,7 +194,7 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 		r.requireDoctor(1, "FAIL  kubernetes: the API server does not accept the credentials")
 	})
 	t.Run("no right", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.allow("doctor-none", "")
 		r.requireDoctor(1,
 			"warn  kubernetes: the namespace kube-system cannot be read",
@@ -203,7 +203,7 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 		)
 	})
 	t.Run("one verb", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_RESOURCES", "configmaps,nodes")
+		r := base.with(t, "BRIDGE_RESOURCES", "configmaps,nodes")
 		r.allow("doctor-verbs", "", rule("", "configmaps", "list"), rule("", "nodes", "list", "watch"))
 		r.requireDoctor(1,
 			"FAIL  resource configmaps: the right to watch is missing in the whole cluster\n",
@@ -211,7 +211,7 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 		)
 	})
 	t.Run("namespaced rights", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_NAMESPACES", r.ns)
+		r := base.with(t, "BRIDGE_NAMESPACES", base.ns)
 		r.allow("doctor-namespaced", r.ns, rule("", "configmaps", "list", "watch"))
 		r.requireDoctor(0, "ok    resource configmaps: can be listed and watched")
 		r.set("BRIDGE_NAMESPACES", r.ns+",elsewhere")
@@ -219,13 +219,13 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 			"FAIL  resource configmaps: the right to list is missing in namespace elsewhere; the right to watch is missing in namespace elsewhere\n")
 	})
 	t.Run("lease", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_LEADER_ELECT", "true", "BRIDGE_LEASE_NAMESPACE", r.ns)
+		r := base.with(t, "BRIDGE_LEADER_ELECT", "true", "BRIDGE_LEASE_NAMESPACE", base.ns)
 		r.requireDoctor(0, "ok    lease "+r.ns+"/deltabridge-main: may be read, created and updated")
 		r.allow("doctor-lease", "", rule("", "configmaps", "list", "watch"), rule("coordination.k8s.io", "leases", "get", "create"))
 		r.requireDoctor(1, "FAIL  lease "+r.ns+"/deltabridge-main: the right to update leases.coordination.k8s.io is missing in namespace "+r.ns)
 	})
 	t.Run("unknown resource", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_RESOURCES", "configmaps,widgets.example.com")
+		r := base.with(t, "BRIDGE_RESOURCES", "configmaps,widgets.example.com")
 		r.requireDoctor(0, "ok    resource configmaps: ", "warn  resource widgets.example.com: the API server does not have it")
 		r.set("BRIDGE_RESOURCES", "widgets.example.com")
 		r.requireDoctor(1, "warn  resource widgets.example.com: ", "FAIL  resources: BRIDGE_RESOURCES selects nothing")
@@ -233,13 +233,13 @@ func TestDoctorOnTheAPIServer(t *testing.T) {
 }
 
 func TestDoctorOnTheBroker(t *testing.T) {
-	r := newRigWithout(t, configMaps)
+	base := newRigWithout(t, configMaps)
 	t.Run("down", func(t *testing.T) {
-		r := r.with(t, "NATS_URL", fmt.Sprintf("nats://127.0.0.1:%d", freePort(t)))
+		r := base.with(t, "NATS_URL", fmt.Sprintf("nats://127.0.0.1:%d", freePort(t)))
 		r.requireDoctor(1, "FAIL  nats: no NATS server answers; check NATS_URL", "ok    resource configmaps: ")
 	})
 	t.Run("bad credentials", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.on(harness.StartNATS(t, harness.Users()))
 		r.set("NATS_USER", "bridge", "NATS_PASSWORD", "hidden-password")
 		r.requireDoctor(1, "FAIL  nats: NATS refuses the credentials; check NATS_CREDS")
@@ -248,17 +248,17 @@ func TestDoctorOnTheBroker(t *testing.T) {
 		}
 	})
 	t.Run("missing credentials", func(t *testing.T) {
-		r := r.with(t, "NATS_CREDS", "/no/such/creds")
+		r := base.with(t, "NATS_CREDS", "/no/such/creds")
 		r.on(harness.StartNATS(t))
 		r.requireDoctor(1, "FAIL  nats: a file that the NATS connection needs is missing: ")
 	})
 	t.Run("no JetStream", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.on(harness.StartNATS(t, harness.WithoutJetStream))
 		r.requireDoctor(1, "ok    nats: ", "FAIL  jetstream: JetStream cannot be used: ")
 	})
 	t.Run("may not publish", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.on(harness.StartNATS(t, harness.Users(&server.User{
 			Username: "bridge", Password: "bridge",
 			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", "kube.main"}}},
@@ -278,9 +278,9 @@ func (r *rig) createStream(change func(*jetstream.StreamConfig)) {
 }
 
 func TestDoctorOnTheStream(t *testing.T) {
-	r := newRigWithout(t, configMaps)
+	base := newRigWithout(t, configMaps)
 	t.Run("missing and required", func(t *testing.T) {
-		r := r.with(t, "BRIDGE_STREAM_MODE", "require")
+		r := base.with(t, "BRIDGE_STREAM_MODE", "require")
 		r.on(harness.StartNATS(t))
 		r.requireDoctor(1, "FAIL  stream KUBE: stream KUBE does not exist, and BRIDGE_STREAM_MODE=require forbids creating it")
 	})
@@ -298,14 +298,14 @@ func TestDoctorOnTheStream(t *testing.T) {
 		"a max age, which is a warning": {func(s *jetstream.StreamConfig) { s.MaxAge = time.Hour }, "require", 0, []string{"warn  stream KUBE: max_age 1h", "ok    stream KUBE: fits"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := r.with(t, "BRIDGE_STREAM_MODE", c.mode)
+			r := base.with(t, "BRIDGE_STREAM_MODE", c.mode)
 			r.on(harness.StartNATS(t))
 			r.createStream(c.change)
 			r.requireDoctor(c.code, c.findings...)
 		})
 	}
 	t.Run("another cluster", func(t *testing.T) {
-		r := r.with(t)
+		r := base.with(t)
 		r.on(harness.StartNATS(t))
 		r.createStream(nil)
 		record := `{"format":1,"epoch":3,"holder":"somebody","clusterUID":"another","time":"2026-01-01T00:00:00Z"}`

@@ -59,6 +59,8 @@ func install(t *testing.T, a *api, natsURL, cluster string, lost right, set ...s
 	args := []string{
 		"--set", watched, "--set", "fullnameOverride=" + cluster, "--set", "cluster=" + cluster, "--set", "nats.urls={" + natsURL + "}",
 		"--set", "httpPort=" + strconv.Itoa(port), "--set", "replicas=2", "--set", "leaderElection.leaseDurationSeconds=3",
+		// One stream takes a version of an object once, also under the name of another cluster.
+		"--set", "stream.name=" + cluster, "--set", "stream.subjectPrefix=" + cluster,
 	}
 	for _, s := range set {
 		args = append(args, "--set", s)
@@ -194,7 +196,7 @@ func works(ctx context.Context, b *harness.Bridge, js jetstream.JetStream, clust
 			return fmt.Errorf("%s: %s %s", r.Resource, r.State, r.Verb)
 		}
 	}
-	record, err := lastMessage(ctx, js, "kube."+cluster)
+	record, err := lastMessage(ctx, js, cluster, "")
 	if err != nil {
 		return fmt.Errorf("read the writer record: %w", err)
 	}
@@ -233,12 +235,13 @@ func statusOf(ctx context.Context, b *harness.Bridge) (status, error) {
 	return out, json.Unmarshal(body, &out)
 }
 
-func lastMessage(ctx context.Context, js jetstream.JetStream, subject string) (*jetstream.RawStreamMsg, error) {
-	stream, err := js.Stream(ctx, "KUBE")
+// lastMessage reads the last message of a subject of the cluster, "" for that of its writer records.
+func lastMessage(ctx context.Context, js jetstream.JetStream, cluster, subject string) (*jetstream.RawStreamMsg, error) {
+	stream, err := js.Stream(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	return stream.GetLastMsgForSubject(ctx, subject)
+	return stream.GetLastMsgForSubject(ctx, cluster+"."+cluster+subject)
 }
 
 // TestRights runs the bridge with the rights that the chart grants and the environment that it renders: everything works,
@@ -321,7 +324,7 @@ func removedDefinition(t *testing.T, a *api, server *harness.NATS, js jetstream.
 	for name, b := range first {
 		harness.Eventually(t, harness.Patience, func() error { return works(t.Context(), b, js, name) })
 		harness.Eventually(t, harness.Patience, func() error {
-			_, err := lastMessage(t.Context(), js, "kube."+name+subject)
+			_, err := lastMessage(t.Context(), js, name, subject)
 			return err
 		})
 		if err := b.Stop(30 * time.Second); err != nil {
@@ -347,7 +350,7 @@ func removedDefinition(t *testing.T, a *api, server *harness.NATS, js jetstream.
 	second := harness.StartBridge(t, blind.env)
 	for name, gap := range map[string]bool{"full": true, "vague": false} {
 		harness.Eventually(t, harness.Patience, func() error {
-			m, err := lastMessage(t.Context(), js, "kube."+name+subject)
+			m, err := lastMessage(t.Context(), js, name, subject)
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package chart
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -342,7 +343,7 @@ func removedDefinition(t *testing.T, a *api, server *harness.NATS, js jetstream.
 		if apierrors.IsNotFound(err) && apierrors.IsNotFound(definitionErr) {
 			return nil
 		}
-		return fmt.Errorf("the resource is still there: %v, %v", err, definitionErr)
+		return fmt.Errorf("the resource is still there: %w", errors.Join(err, definitionErr, errors.New("want both not found")))
 	})
 
 	harness.StartBridge(t, full.env)

@@ -184,6 +184,9 @@ func stand(t *testing.T, a *api, identity string) *candidate {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.Err() == nil {
+		t.Error("no error before the lease was looked at")
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.stop = cancel
 	go func() {
@@ -222,9 +225,6 @@ func bubble(t *testing.T, f func(t *testing.T, a *api)) {
 func TestReleasedAfterTheDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, a *api) {
 		one := stand(t, a, "one")
-		if one.Err() == nil {
-			t.Error("no error before the lease was looked at")
-		}
 		work, lease := one.leads()
 		if one.Err() != nil || !one.Leading() || one.Holder() != "one" || a.holder() != "one" {
 			t.Errorf("leading %t, holder %q, lease %q", one.Leading(), one.Holder(), a.holder())
